@@ -22,8 +22,9 @@ from bench_device import check_fit, device_text
 from command_line import out_file, run_script
 
 from unicorn_async.cli.options import count
-from unicorn_async.config import EngineConfig, SamplingParams, SpeculationMode
+from unicorn_async.config import EngineConfig, SpeculationMode
 from unicorn_async.engine.engine import Engine
+from unicorn_async.sampling_params import SamplingParams
 
 
 def drawn(engine: Engine, length: int, source: random.Random) -> list[int]:

@@ -41,25 +41,20 @@ from command_line import add_part, out_file, run_part, run_script
 
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.cli.options import attention_target, count
-from unicorn_async.config import (
-    AttentionKind,
-    AttentionTarget,
-    EngineConfig,
-    ExchangeKind,
-    SamplingParams,
-    SplitMode,
-    WeightScheme,
-)
+from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind, SplitMode, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.hybrid.npu_plan import npu_options
 from unicorn_async.npu.geometry import CHIPS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import Build
+from unicorn_async.npu.pace import RunPace
 from unicorn_async.npu.packets import read_results, write_queries, write_tokens
-from unicorn_async.npu.schedule import PACKET_BYTES, Core
+from unicorn_async.npu.precision import Products
+from unicorn_async.npu.schedule import PACKET_BYTES, Team
 from unicorn_async.npu.step import PreparedStep, prepare_step
 from unicorn_async.npu.transaction import Dialect
 from unicorn_async.npu.work import AttentionHeads, SequenceWork
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -69,7 +64,8 @@ if TYPE_CHECKING:
 SEED = 5
 WARM_UP = 2  # runs: the engine records a step of a new shape once for each of its frames
 WAYS = ("gpu", "whole", "halves", "copied")
-NUM_BLOCKS = 1 << 14  # of an NPU's cache
+NUM_BLOCKS = 1 << 12  # of an NPU's cache
+LEAST_BLOCK = 64  # tokens
 
 
 @dataclass(slots=True)
@@ -238,7 +234,12 @@ def measure_host(case: Case, build: Build, heads: AttentionHeads, repeat: int) -
     ]
     tokens = case.sequences * case.queries
     options = npu_options(heads, case.context)
-    limits = {"items_per_run": options.items_per_run, "instruction_bytes": options.instruction_bytes}
+    limits = {
+        "items_per_run": options.items_per_run,
+        "instruction_bytes": options.instruction_bytes,
+        "tasks_per_run": options.tasks_per_run,
+        "run_s": RunPace(None).run_s,
+    }
 
     def prepare() -> PreparedStep:
         shared = {"num_tokens": tokens, "num_blocks": NUM_BLOCKS, "window": 0, "soft_cap": 0.0}
@@ -294,12 +295,12 @@ def run_npu(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
     assert chip is not None
     try:
         layout = HeadLayout(chip, options.head_dim)
-        heads = AttentionHeads(layout, options.heads, options.kv_heads, layout.chunk_keys)
+        heads = AttentionHeads(layout, options.heads, options.kv_heads, max(LEAST_BLOCK, layout.chunk_keys))
     except UnsupportedModelError as exc:
         parser.error(str(exc))
-    cores = tuple(Core(column, channel, channel) for column in range(chip.columns) for channel in (0, 1))
+    teams = tuple(Team(column, channel, channel) for column in range(chip.columns) for channel in (0, 1))
     dialect = Dialect((0, 0), (0, 0, 0, 0, 0, 0), ())  # words of the toolchain's, which cost the same whatever they are
-    build = Build(chip, options.head_dim, Path(), "", "", {}, dialect, cores)
+    build = Build(chip, options.head_dim, Products.BF16, Path(), "", "", {}, dialect, teams)
     shape = f"{options.heads} heads, {options.kv_heads} for keys and values, head_dim {options.head_dim}"
     print(f"{platform.machine()}, {os.cpu_count()} cores; {chip.name}, {shape}, blocks of {heads.block_size} tokens")
     print(f"{'':46}{'runs':>6}{'prepare':>24}{'queries':>20}{'new tokens':>20}{'results':>20}")

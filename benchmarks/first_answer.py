@@ -92,7 +92,7 @@ class Server:
             self.port: int = free.getsockname()[1]
         self.start = Start()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with this)
-        self._started = time.monotonic()
+        self.begun = time.monotonic()
         self._process = subprocess.Popen(
             command(self.port),
             stdin=subprocess.DEVNULL,
@@ -103,11 +103,11 @@ class Server:
 
     def begin(self) -> None:
         """Count from now on."""
-        self.start, self._started = Start(), time.monotonic()
+        self.start, self.begun = Start(), time.monotonic()
 
     def note(self, what: str) -> None:
         """Note what happened now, unless it has before."""
-        self.start.seconds.setdefault(what, time.monotonic() - self._started)
+        self.start.seconds.setdefault(what, time.monotonic() - self.begun)
 
     def load(self, model: str, max_context: int) -> None:
         """Begin to load a model in place of the one that is there."""

@@ -38,8 +38,9 @@ import first_token_load
 from command_line import add_part, amount, out_file, run_part, run_script
 
 from unicorn_async.cli.options import count
-from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
+from unicorn_async.sampling_params import SamplingParams
 
 TIMEOUT_S = 600
 ASKED = ("at once", "loaded", "later")

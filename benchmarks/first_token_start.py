@@ -24,9 +24,10 @@ from unicorn_async.gpu.instance_start import InstanceStart
 
 VULKAN = InstanceStart() if any(argument.startswith("--started=") for argument in sys.argv) else None
 
-from unicorn_async.config import EngineConfig, SamplingParams, WeightScheme  # noqa: E402 - while Vulkan is opened
+from unicorn_async.config import EngineConfig, WeightScheme  # noqa: E402 - while Vulkan is opened
 from unicorn_async.engine.engine import Engine  # noqa: E402
 from unicorn_async.errors import UnicornError  # noqa: E402
+from unicorn_async.sampling_params import SamplingParams  # noqa: E402 - while Vulkan is opened
 
 CONTEXT = 256  # beside the prompt
 REST_S = 3.0  # without work, after which a GPU may have to wake up

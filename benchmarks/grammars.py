@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async import Engine, EngineConfig, Grammar, SamplingParams
-from unicorn_async.guidance.messages import Advance, Begin, End
+from unicorn_async.guidance.messages import Advance, Begin, End, Masks
 from unicorn_async.guidance.process import GuidanceProcess
 from unicorn_async.guidance.vocabulary import Vocabulary
 
@@ -92,7 +92,7 @@ def cpu_times(vocabulary: Vocabulary, num_answers: int) -> None:
                 if token_id == vocabulary.size - 1:
                     break
                 began = time.thread_time()
-                mask = matchers.advance(0, token_id)
+                mask = matchers.advance(0, [token_id]).mask
                 times_s.append(time.thread_time() - began)
             matchers.close(0)
         print(f"on a core: {name:7} {len(times_s)} masks: {percentiles(times_s)}")
@@ -126,8 +126,9 @@ async def measure_masks(num_tokens: int, num_answers: int) -> None:
                 if token_id == num_tokens - 1:
                     break
                 began = time.perf_counter()
-                mask = await follower.ask(Advance(key, token_id))
-                assert isinstance(mask, bytes)
+                masks = await follower.ask(Advance(key, (token_id,)))
+                assert isinstance(masks, Masks)
+                mask = masks.mask
                 times_s.append(time.perf_counter() - began)
             await follower.ask(End(key))
         follower.close()

@@ -61,7 +61,7 @@ from unicorn_async.step.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.step.result import StepResult
 
 PARTS: tuple[tuple[str, Any, str], ...] = (

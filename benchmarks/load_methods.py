@@ -34,7 +34,8 @@ from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine import files, opening
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.files import ModelFiles
-from unicorn_async.engine.opening import ModelLoad, read_model
+from unicorn_async.engine.model_load import ModelLoad
+from unicorn_async.engine.opening import read_model
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.choice import select_device
@@ -49,6 +50,7 @@ from unicorn_async.resources import resource_dir
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from unicorn_async.checkpoint.partial_file import ModelDownload
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.gpu.warm_up import WarmUp
@@ -252,8 +254,8 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
             raise
         await load.stream.run()
 
-    def read_and_back(model: str | Path, config: EngineConfig) -> tuple[ModelFiles, EngineConfig]:
-        found = read_model(model, config)  # the tokenizer and the allocation begin behind it
+    def read_and_back(model: str | Path, config: EngineConfig, download: ModelDownload | None) -> ModelFiles:
+        found = read_model(model, config, download)  # the tokenizer and the allocation begin behind it
         back_memory(options.backed_bytes)
         return found
 

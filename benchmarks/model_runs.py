@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from unicorn_async.cli.bench_kernels import kernel_lines
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.bench_run import measure_prompt
-from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
 from unicorn_async.ops.kv_cache import head_nbytes
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.weights.rules import WeightKind
 

@@ -2,6 +2,7 @@
 """What each format of weights costs the bundled demo model, on held-out conversations of its own world.
 
     quality.py [--formats bf16 int4 gguf-Q4_K ...] [--questions 256] [--greedy 600] [--device NAME] [--json FILE]
+               [--ggml LIBRARY]
 
 For each format: the relative error of its weights (root of the mean square, against float64, of all matrices together
 and of the worst one), the perplexity of the right answers' tokens and of the whole text (whose user's turns the model
@@ -11,10 +12,12 @@ greedy answers are the same to the last token as F16's, and how many are answers
 
 The formats: bf16, f16 and f32 are directories; int8, int4 and nf4 are made from BF16 while it is loaded; kv-f32 and
 kv-int8 are BF16 beside a KV cache of this type, which is F16 in all others; gguf-TYPE are files whose matrices are of
-one type, but for embeddings of Q6_K beside those of 4 and 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K, IQ4_NL
-and IQ4_XS are encoded by tests/checkpoint/gguf/encoders.py, by plain least squares, the others by the PyPI package
-gguf, which this needs. The tests' folder must be beside this one. Each row is printed, and the file of --json written,
-as soon as a format is done: but for the first, which waits for F16's answers.
+one type, but for embeddings of Q6_K beside those of 4 and 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K, IQ4_NL and
+IQ4_XS are encoded by tests/checkpoint/gguf/encoders.py, by plain least squares, the others by the PyPI package gguf,
+which this needs; with --ggml, the libggml-base.so of a llama.cpp, all of them by ggml's own quantiser, which takes
+all columns for alike. The types of one to three bits need that. The tests' folder must be beside this one. Each row
+is printed, and the file of --json written, as soon as a format is done: but for the first, which waits for F16's
+answers.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from command_line import out_file, whole
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ggml_blocks import GgmlBlocks
+
 from tests.checkpoint.gguf.demo_file import (
     DEMO_MODEL,
     EMBEDDINGS,
@@ -43,7 +48,7 @@ from tests.checkpoint.gguf.demo_file import (
     write_demo_directory,
     write_demo_gguf,
 )
-from tests.checkpoint.gguf.encoders import decoded
+from tests.checkpoint.gguf.encoders import decoded, encoded
 from tests.engine.held_out import greedy, likelihood, num_equal, num_right, questions
 from tests.ops.arrays import Arrays
 from tests.ops.quant_arrays import quantized, read_back
@@ -66,11 +71,13 @@ if TYPE_CHECKING:
     from tests.engine.held_out import Likelihood, Question
 
 GGUF = "gguf-"
+SMALL_BLOCKS = ("Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
 BLOCKS = ("Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS")
 SCHEMES = {"int8": WeightScheme.INT8, "int4": WeightScheme.INT4, "nf4": WeightScheme.NF4}
 CACHES = {"kv-f32": KVDType.F32, "kv-int8": KVDType.INT8}
 TABLES = {"int4": "int8", "nf4": "int8"}
 REFERENCE, COMPARED = "bf16", "f16"  # of the distributions, of the greedy answers
+SMALL = tuple(GGUF + kind for kind in SMALL_BLOCKS)
 FORMATS = (REFERENCE, COMPARED, "f32", *CACHES, *SCHEMES, f"{GGUF}F32", f"{GGUF}F16", *(GGUF + kind for kind in BLOCKS))
 CONTEXT = 2048
 
@@ -102,7 +109,8 @@ class Quality:
 class Matrices:
     """The demo model's matrices, and what is worth what in each format."""
 
-    def __init__(self) -> None:
+    def __init__(self, ggml: Path | None) -> None:
+        self._encode = encoded if ggml is None else GgmlBlocks(ggml).encoded
         self._values = {name: weight for name, weight in demo_weights() if weight.ndim == 2}
         self._squares = {name: _square(weight.astype(np.float64)) for name, weight in self._values.items()}
 
@@ -110,9 +118,9 @@ class Matrices:
         """Write the model in a format that is no scheme, unless it is the bundled one; where it is, and its error."""
         kind = name.removeprefix(GGUF)
         if name.startswith(GGUF):
-            tensors = encoded_demo(kind)
+            tensors = encoded_demo(kind, encoded if kind in ("F32", "F16") else self._encode)
             path = write_demo_gguf(folder / f"{name}.gguf", kind, tensors)
-            if kind in BLOCKS:
+            if kind in BLOCKS + SMALL_BLOCKS:
                 return path, self._error(lambda tensor, _: decoded(tensors[tensor]))
         elif name in ("f16", "f32"):
             path = write_demo_directory(folder / name, name.upper())
@@ -200,7 +208,7 @@ def line(found: Quality, num_greedy: int) -> str:
 def measure(options: argparse.Namespace) -> None:
     """Run every format, the two that others are compared with first; print and write the rows as they come."""
     names = list(dict.fromkeys([REFERENCE, COMPARED, *options.formats]))
-    matrices = Matrices()
+    matrices = Matrices(options.ggml)
     errors = matrices.quantized([name for name in names if name in SCHEMES], options.device)
     tokenizer = Tokenizer.load(DEMO_MODEL)
     asked = questions(tokenizer, max(options.questions, options.greedy))
@@ -255,15 +263,18 @@ def _quality(name: str, runs: Mapping[str, Run], weights: WeightError, right: in
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description="What each format of weights costs the demo model.")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, metavar="FORMAT")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS + SMALL, default=FORMATS, metavar="FORMAT")
     parser.add_argument("--questions", type=count, default=256, help="for the likelihoods")
     parser.add_argument("--greedy", type=whole, default=600, help="questions that are answered; 0 = none")
     parser.add_argument("--device")
     parser.add_argument("--json", type=out_file, metavar="FILE")
+    parser.add_argument("--ggml", type=Path, metavar="LIBRARY", help="libggml-base.so, to encode blocks")
     options = parser.parse_args(namespace=argparse.Namespace(described=None))
+    if options.ggml is None and not set(SMALL).isdisjoint(options.formats):
+        parser.error(f"{', '.join(SMALL)} need --ggml")
     try:
         measure(options)
-    except UnicornError as exc:
+    except (UnicornError, OSError) as exc:
         raise SystemExit(f"quality.py: {exc}") from None
 
 

@@ -13,9 +13,10 @@ them, from its instructions and their published rates (see rdna3_code.py), on al
 reading the weights once takes at the rate of the chip's memory. The larger of the two bounds the product.
 The estimate has no latencies, no starts and ends, and no misses of caches: it says what can't be, not what will be.
 
-A model is a checkpoint, or a shape of tools/make_checkpoint.py with a type of weights (qwen3-0.6b:Q4_K), for which
-there need be no file. `--check` prints pipelines alone that break the rules: nothing outside of registers, room for
-four waves of 32 lanes on each SIMD, and for two work-groups on each compute unit; it fails where there are such.
+A model is a checkpoint, or a shape of tools/make_checkpoint.py or of rdna3_shapes.py with a type of weights
+(qwen3-0.6b:Q4_K, gpt-oss-20b:MXFP4), for which there need be no file. `--check` prints pipelines alone that break the
+rules: nothing outside of registers, room for four waves of 32 lanes on each SIMD, and for two work-groups on each
+compute unit; it fails where there are such.
 
 The driver is the one of VK_DRIVER_FILES, or RADV of the system. One older than Mesa 23 has no matrices, and the plans
 choose without them then. The compiler's target is gfx1100 for all chips; the others have the same instructions.
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING
 from command_line import out_file, run_script
 from rdna3_code import LANES, Loop, hottest_loop
 from rdna3_driver import Compiled, Compiler, Statistics
-from rdna3_models import TYPES, Model
+from rdna3_models import MODELS, TYPES, Model
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
@@ -235,7 +236,7 @@ def main() -> None:
         "models",
         nargs="+",
         metavar="MODEL",
-        help=f"a checkpoint, or a shape of tools/make_checkpoint.py with {', '.join(TYPES)}: qwen3-0.6b:Q4_K",
+        help=f"a checkpoint, or one of {', '.join(MODELS)} with {', '.join(TYPES)}: qwen3-0.6b:Q4_K",
     )
     parser.add_argument("--weights", type=WeightScheme, default=WeightScheme.AUTO, metavar="SCHEME")
     parser.add_argument("--kv-dtype", type=KVDType, default=EngineConfig().kv_dtype, metavar="TYPE")

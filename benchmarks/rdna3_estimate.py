@@ -7,12 +7,12 @@
 An estimate and no measurement, made without the chip: models, chips and the compiler are those of rdna3.py. A step is
 the sum of its dispatches. Each of them takes what reading and writing its weights, activations, keys and values takes
 the memory, or what its instructions take by their rates (rdna3_code.py), whichever is longer: "at most" is the rate of
-tokens if all of them reach that. "By" says what most of that time is for. "Likely" is what remains where memory gives
-`--memory-share` of its rate and code runs at `--code-share` of its instructions' rate, and each dispatch takes
-DISPATCH_US beside that, for starting and for waiting for the one before it. The shares that are there by default are
-those that llama.cpp reaches on a 780M, by figures that its users published: 16.7 tok/s of Qwen2.5 7B in Q4_K are 87% of
-the memory's rate, and 404 tok/s of a prompt of a model of 9 billion weights, its best, 44% of the matrix units', of
-which half of what our instructions allow is about as much.
+tokens if all of them reach that. Tokens choose experts as if they drew them (rdna3_work.py). "By" says what most of
+that time is for. "Likely" is what remains where memory gives `--memory-share` of its rate and code runs at
+`--code-share` of its instructions' rate, and each dispatch takes DISPATCH_US beside that, for starting and for waiting
+for the one before it. The shares that are there by default are those that llama.cpp reaches on a 780M, by figures that
+its users published: 16.7 tok/s of Qwen2.5 7B in Q4_K are 87% of the memory's rate, and 404 tok/s of a prompt of a model
+of 9 billion weights, its best, 44% of the matrix units', of which half of what our instructions allow is about as much.
 """
 
 from __future__ import annotations
@@ -29,6 +29,16 @@ from rdna3 import CHIPS, Chip, choose_driver, code_us, product_of
 from rdna3_code import hottest_loop
 from rdna3_driver import Compiler
 from rdna3_models import Model
+from rdna3_work import (
+    EXPERT_PRODUCTS,
+    HALF,
+    SINGLE,
+    Routing,
+    Work,
+    attention_work,
+    expert_work,
+    recurrent_work,
+)
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType
@@ -43,7 +53,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.listing import ListedDispatch
 
 DISPATCH_US = 5.0  # taken, not measured
-SINGLE, HALF = 4, 2  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,43 +105,45 @@ class Estimator:
         config = fit_options(spec, EngineConfig(kv_dtype=KVDType.F16))
         info = self.chip.describe(self.compiler.info)
         run = DryRun(info, spec, attention_shape(spec, config), self.model.plan)
-        other = "attention_decode" if is_prompt else "attention_prefill"
-        of_dispatch = cache(lambda key: self._part(listed[key], tokens, context))
+        others = ("attention_decode",) if is_prompt else ("attention_prefill", "delta_chunk")
+        of_dispatch = cache(lambda key: self._part(listed[key], key[-1], tokens, context, is_prompt=is_prompt))
         listed: dict[object, ListedDispatch] = {}
+        routing = None
         for dispatches in (*run.layers(tokens), run.head(1 if is_prompt else tokens)):
             for dispatch in dispatches:
-                if not dispatch.request.name.startswith((other, "touch_pages")):
-                    constants = tuple(sorted(dispatch.request.constants.items()))
-                    key = dispatch.request.name, constants, dispatch.fields.get("window"), product_of(dispatch)
+                constants = dispatch.request.constants
+                if dispatch.request.name == "route":
+                    routing = Routing(int(constants["EXPERTS"]), int(constants["K"]))
+                if not dispatch.request.name.startswith((*others, "touch_pages")):
+                    given = tuple(sorted(constants.items()))
+                    sizes = dispatch.fields.get("window"), dispatch.fields.get("n"), dispatch.fields.get("blocks")
+                    key = dispatch.request.name, given, sizes, product_of(dispatch), routing
                     listed[key] = dispatch
                     yield of_dispatch(key)
 
-    def _part(self, dispatch: ListedDispatch, tokens: int, context: int) -> Part:
-        product = product_of(dispatch)
+    def _part(
+        self, dispatch: ListedDispatch, routing: Routing | None, tokens: int, context: int, *, is_prompt: bool
+    ) -> Part:
+        product, name = product_of(dispatch), dispatch.request.name
         if product is not None:
             num_bytes = product.weight_bytes + product.tokens * (product.k * HALF + product.num_outputs * SINGLE)
             return Part(
                 self._memory_us(num_bytes),
                 code_us(self.chip, self.compiler.compile(dispatch.request), product, dispatch.request) or 0.0,
             )
-        if dispatch.request.name.startswith("attention"):
-            return self._attention(dispatch, tokens, context)
+        if routing is not None and name in EXPERT_PRODUCTS:
+            return self._worked(dispatch, expert_work(dispatch, routing, tokens))
+        if name.startswith("delta"):
+            return self._worked(dispatch, recurrent_work(dispatch, tokens, is_prompt=is_prompt))
+        if name.startswith("attention"):
+            return self._worked(dispatch, attention_work(dispatch, tokens, context))
         return Part(self._memory_us(tokens * self._row_bytes(dispatch)), 0.0)
 
-    def _attention(self, dispatch: ListedDispatch, tokens: int, context: int) -> Part:
-        """Queries and results, and keys and values: those of each stream, or a prompt's own."""
-        spec, is_prompt = self.model.spec.attention, "prefill" in dispatch.request.name
-        window = int(dispatch.fields["window"]) or context
-        rows = tokens if is_prompt else tokens * min(window, context)
-        num_bytes = 2 * rows * spec.num_kv_heads * spec.head_dim * HALF
-        num_bytes += tokens * spec.num_heads * spec.head_dim * (SINGLE + HALF)
-        if not is_prompt:
-            return Part(self._memory_us(num_bytes), 0.0)
-        found = self.compiler.compile(dispatch.request)
-        loop = hottest_loop(found.code)
-        macs = 2 * tokens * min(window, (tokens + 1) / 2) * spec.num_heads * spec.head_dim
-        cycles = macs / loop.macs * loop.cycles() if loop is not None else 0.0
-        return Part(self._memory_us(num_bytes), cycles / self.chip.compute_units / self.chip.ghz / 1e3)
+    def _worked(self, dispatch: ListedDispatch, work: Work) -> Part:
+        """Multiply-adds by the main loop."""
+        loop = hottest_loop(self.compiler.compile(dispatch.request).code) if work.macs else None
+        cycles = work.macs / loop.macs * loop.cycles() if loop is not None else 0.0
+        return Part(self._memory_us(work.num_bytes), cycles / self.chip.compute_units / self.chip.ghz / 1e3)
 
     def _row_bytes(self, dispatch: ListedDispatch) -> int:
         """Of a token in what is no product: what is read and written once."""

@@ -9,23 +9,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.source_tensor import SourceTensor
 from unicorn_async.config import WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import ConfigError
 from unicorn_async.models.registry import model_spec
+from unicorn_async.packing import Codes, Packing, Plane, PlaneUse
+from unicorn_async.tensor import QUANT_BLOCK
 from unicorn_async.weights.plan import make_plan
 from unicorn_async.weights.rules import WeightKind
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 from make_checkpoint import SHAPES, config
-from make_gguf import BLOCKS, EMBEDDINGS
+from make_gguf import BLOCKS, EMBEDDINGS, OTHERWISE
+from rdna3_shapes import CONFIGS
 
 if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.weights.plan import LoadPlan, WantedTensor
 
-TYPES = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "IQ4_XS", "int4", "nf4")
+PACKED = {"F8_E4M3": Codes.E4M3, "uint4": Codes.NIBBLES}  # of matrices, beside embeddings and a head in F16
+TYPES = (
+    *("F16", "Q8_0", "Q4_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"),
+    *("int4", "nf4", *PACKED),
+)
+MXFP4 = "MXFP4"  # of experts; what else there is has Q8_0
+MODELS = {**{name: config(shape) for name, shape in SHAPES.items()}, **CONFIGS}
+# What GGUF files do to the tensors of any family.
+_GGUF = FileTraits(
+    norms_hold_one=True,
+    are_experts_apart=True,
+    are_value_heads_tiled=True,
+    are_gates_apart=True,
+    has_decay_rates=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +62,40 @@ class Model:
             ConfigError, CheckpointError: there is no such model, or it can't be used.
         """
         shape, _, kind = name.partition(":")
-        if shape not in SHAPES or Path(name).exists():
+        if shape not in MODELS or Path(name).exists():
             files = ModelFiles.read(name, scheme)
             return cls(name, files.config, files.plan)
-        if kind not in TYPES or scheme is not WeightScheme.AUTO:
-            raise ConfigError(f"{name}: expected {shape}: and one of {', '.join(TYPES)}")
-        spec = model_spec(config(SHAPES[shape]))
-        wanted = spec.wanted_tensors()
+        types = (*TYPES, MXFP4) if "num_local_experts" in MODELS[shape] else TYPES
+        if kind not in types or scheme is not WeightScheme.AUTO:
+            raise ConfigError(f"{name}: expected {shape}: and one of {', '.join(types)}")
         own = kind if kind in BLOCKS else "F16"
-        if own == kind:
-            checkpoint = _checkpoint(wanted, own, EMBEDDINGS.get(kind, kind))
-        else:
-            checkpoint, scheme = _checkpoint(wanted, own, own), WeightScheme(kind)
-        return cls(name, spec, make_plan(checkpoint, wanted, scheme=scheme))
+        spec = model_spec(MODELS[shape], traits=_GGUF)
+        wanted = spec.wanted_tensors()
+        scheme = WeightScheme.AUTO if own == kind or kind in PACKED else WeightScheme(kind)
+        return cls(name, spec, make_plan(_checkpoint(wanted, kind if kind in PACKED else own), wanted, scheme=scheme))
 
 
-def _checkpoint(wanted: tuple[WantedTensor, ...], matrices: str, tables: str) -> Checkpoint:
-    types = {WeightKind.VECTOR: "F32", WeightKind.MATRIX: matrices, WeightKind.TABLE: tables}
+def _checkpoint(wanted: tuple[WantedTensor, ...], kind: str) -> Checkpoint:
+    plain = "Q8_0" if kind == MXFP4 else kind
+    table = "F16" if kind in PACKED else EMBEDDINGS.get(plain, plain)
+    types = {WeightKind.VECTOR: "F32", WeightKind.MATRIX: plain, WeightKind.TABLE: table}
     return Checkpoint(
         path=Path("made"),
         config={},
         files=(Path("made"),),
-        tensors={want.name: _source(want, types[want.kind]) for want in wanted},
+        tensors={want.name: _source(want, kind if ".experts." in want.name else types[want.kind]) for want in wanted},
         skipped=(),
     )
 
 
 def _source(want: WantedTensor, kind: str) -> SourceTensor:
+    kind = "F32" if want.kind is WeightKind.VECTOR else kind
+    if kind in PACKED:
+        scales = Plane(PlaneUse.SCALES, want.name, "F32", 0, 0, 4, 1, want.shape[0], want.shape[-1])
+        packing = Packing(PACKED[kind], (scales,))
+        nbytes = prod(want.shape) // QUANT_BLOCK * packing.codes.source_bytes
+        return SourceTensor(want.name, kind, want.file_shape, 0, 0, nbytes, packing=packing)
+    if want.shape[-1] % BLOCKS[kind][0]:
+        kind = OTHERWISE.get(kind, "F16")
     values, size, _ = BLOCKS[kind]
     return SourceTensor(want.name, kind, want.file_shape, 0, 0, prod(want.shape) // values * size)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """A server among clients that behave badly, and faults: whether answers stay exact, and everything comes back.
 
-    soak.py [--minutes M] [--answers N] [--seed S] [--json FILE] [-- OPTIONS OF `unicorn demo`]
+    soak.py [--minutes M] [--answers N] [--seed S] [--faults killed disk device] [--json FILE]
+            [-- OPTIONS OF `unicorn demo`]
 
 `unicorn demo` is started as users do, with a store on disk. Each prompt is asked alone first, at temperature 0. Then N
 clients ask them over the websocket and over HTTP, beside others that cancel, go away amid an answer, read slowly, ping
 without reading, and send what is no frame and no request. Every half minute the processes are killed that tokenise
 long texts and compute grammars, and for some seconds no file of the server's may grow, as on a full disk. Every five
 minutes, and at least once, the driver says that the device is lost (device_loss.py), and the server has to serve again.
+--faults names those that are wanted, none of them at all if it has no names.
 What is cut by such a fault has to say so by an error, and what is refused after it has to say when to ask again; every
 other answer has to be the one that came alone. In the end, with nobody connected, /health and /metrics have to show no
 request, no websocket, and no more blocks than before; the process no more open files, no more threads than those of
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -26,7 +29,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from command_line import out_file, positive, run_script
 from soak_clients import FORMED, PROMPTS, Clients, ask, get
@@ -34,29 +37,35 @@ from soak_process import LOSING, ServerProcess
 
 from unicorn_async.cli.options import count
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+KILLED, DISK, DEVICE = FAULTS = ("killed", "disk", "device")
 FAULT_EVERY_S = 30
 FULL_FOR_S = 5
 LOSS_EVERY_S = 300
 BACK_AFTER_S = 180  # at the latest: a row of failures has waits of up to a minute between them
 EXECUTOR_THREADS = min(32, (os.cpu_count() or 1) + 4)  # that Python's own starts one by one, as many are wanted
+MAX_MORE_FILES = 1  # what leads to a second copy of the template's process, made when two conversations come at once
 MAX_GROWTH_BYTES = 96 << 20  # of memory that the process itself has
 
 
-async def faults(server: ServerProcess, clients: Clients, until: float) -> None:
+async def faults(server: ServerProcess, clients: Clients, kinds: Collection[str], until: float) -> None:
     """Kill the tokenizer's and the grammars' processes, fill the disk, and now and then lose the device, in turns."""
     next_loss = time.monotonic()
     while time.monotonic() + FAULT_EVERY_S < until:
-        if time.monotonic() >= next_loss:
+        if DEVICE in kinds and time.monotonic() >= next_loss:
             next_loss += LOSS_EVERY_S
             await lose_device(server, clients)
         await asyncio.sleep(FAULT_EVERY_S / 2)
         for _ in range(20):  # a tokenizer's process lives as long as long texts are there
-            clients.counts["processes killed"] += server.kill_children()
+            if KILLED in kinds:
+                clients.counts["processes killed"] += server.kill_children()
             await asyncio.sleep(0.1)
         await asyncio.sleep(FAULT_EVERY_S / 2 - FULL_FOR_S)
-        with server.full_disk():
+        with server.full_disk() if DISK in kinds else contextlib.nullcontext():
             await asyncio.sleep(FULL_FOR_S)
-        clients.counts["disk full"] += 1
+        clients.counts["disk full"] += DISK in kinds
 
 
 async def lose_device(server: ServerProcess, clients: Clients) -> None:
@@ -112,7 +121,10 @@ def complaints(before: dict[str, Any], after: dict[str, Any], clients: Clients) 
     found += [
         f"{name}: expected {value}, got {after[name]}" for name, value in expected.items() if after[name] != value
     ]
-    for name, more in {"blocks_used": 0, "files": 0, "threads": EXECUTOR_THREADS, "children": 0}.items():
+    more_files = after["files"].total() - before["files"].total()
+    if more_files > MAX_MORE_FILES:
+        found.append(f"{more_files} more files are open: {after['files'] - before['files']}")
+    for name, more in {"blocks_used": 0, "threads": EXECUTOR_THREADS, "children": 0}.items():
         if after[name] > before[name] + more:
             found.append(f"{name}: {before[name]} before, {after[name]} after")
     growth = after["bytes"] - before["bytes"]
@@ -120,8 +132,6 @@ def complaints(before: dict[str, Any], after: dict[str, Any], clients: Clients) 
         found.append(f"memory has grown by {growth:,} bytes")
     if after["store"]["error"] is not None:
         found.append(f"the store has not come back: {after['store']}")
-    if not clients.counts["device lost"]:
-        found.append("the time was too short for a lost device")
     return found
 
 
@@ -136,20 +146,23 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         clients = Clients(server.url, alone, random.Random(options.seed))
         async with asyncio.TaskGroup() as group:  # what is made once is there after that
             group.create_task(clients.run(options.answers, time.monotonic() + 15))
-            group.create_task(lose_device(server, clients))
+            if DEVICE in options.faults:
+                group.create_task(lose_device(server, clients))
         await ask(server.url, FORMED[0])  # whatever the end was of, the process that computes grammars is there
         await asyncio.sleep(2)
         before = await state_of(server)
         clients.counts.clear()
         until = time.monotonic() + 60 * options.minutes
         async with asyncio.TaskGroup() as group:
-            group.create_task(faults(server, clients, until))
+            group.create_task(faults(server, clients, options.faults, until))
             group.create_task(clients.run(options.answers, until))
         await until_ready(server)
         for prompt, text in alone.items():
             clients.compare(prompt, await ask(server.url, prompt), text)
         after = await settled(server, before["blocks_used"])
         found = complaints(before, after, clients)
+        if DEVICE in options.faults and not clients.counts["device lost"]:
+            found.append("the time was too short for a lost device")
         status = await server.stop()
         if server.num_lost != server.num_losses:
             found.append(f"the device was lost {server.num_losses} times, the engine {server.num_lost} times for that")
@@ -164,6 +177,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=positive, default=60.0, help="default 60")
     parser.add_argument("--answers", type=count, default=8, help="clients that wait for whole answers (default 8)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", nargs="*", choices=FAULTS, default=FAULTS, help="which ones (default all)")
     parser.add_argument("--json", type=out_file, help="write the figures there, too")
     parser.add_argument("server", nargs="*", metavar="OPTION", help="options of `unicorn demo`, behind --")
     options = parser.parse_args()

@@ -35,6 +35,8 @@ SCHEMA = {
 }
 LONG_TEXT = "The unicorn sees the sea. " * 700  # too long for the server's own process
 MAX_TOKENS = 64
+MAX_OVERTAKEN = 500  # answers that others get while one is waited for
+SILENT_S = 600  # without any answer, on whatever machine
 AGAIN_S = 0.5  # after an error event, which names no time
 FINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 LOST = frozenset({"tokenizer_lost", "grammar_lost", "engine_failed"})  # what killed processes and lost devices lead to
@@ -77,18 +79,28 @@ class Clients:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._num_ids = 0  # of the long text, once it is known
+        self._num_answers = 0
+        self._last_answer_s = 0.0
+        self._waits: dict[asyncio.Timeout, tuple[float, int]] = {}  # since when, and after how many answers
 
     async def run(self, num_answers: int, until: float) -> None:
         """Have them all do what they do until then."""
         bad = (self._cancels, self._goes, self._reads_slowly, self._pings, self._breaks_frames, self._breaks_requests)
         others = (self._formed_answer, self._long_text)
         waiting = [self._socket_answer, self._http_answer, self._chat_stream]
-        async with asyncio.TaskGroup() as group:
-            for one in (*bad, *others, *(waiting[index % 3] for index in range(num_answers))):
-                group.create_task(self._again(one, until))
+        watching = asyncio.create_task(self._watch())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for one in (*bad, *others, *(waiting[index % 3] for index in range(num_answers))):
+                    group.create_task(self._again(one, until))
+        finally:
+            watching.cancel()
 
     def compare(self, prompt: str, text: str, expected: str) -> None:
         """Count an answer that is as it was alone; note another."""
+        if prompt in self._alone:
+            self._num_answers += 1
+            self._last_answer_s = time.monotonic()
         self.counts["exact" if text == expected else "different"] += 1
         if text != expected and len(self.wrong) < 10:
             self.wrong.append(f"{prompt!r}: {text!r}, alone {expected!r}")
@@ -96,14 +108,29 @@ class Clients:
     async def _again(self, client: Callable[[str], Awaitable[None]], until: float) -> None:
         name = getattr(client, "__name__", "").strip("_")
         while time.monotonic() < until:
+            began, answers = time.monotonic(), self._num_answers
             try:
-                async with asyncio.timeout(120):
+                async with asyncio.timeout(None) as limit:
+                    self._waits[limit] = began, answers
                     await client(self._choice.choice(PROMPTS))
             except TimeoutError:
-                self.wrong.append(f"{name}: nothing came for two minutes")
+                others, seconds = self._num_answers - answers, time.monotonic() - began
+                self.wrong.append(f"{name}: no end after {seconds:.0f} s, in which others had {others} answers")
             except (OSError, httpx.HTTPError, WebSocketException) as exc:
                 self.counts[f"{name}: {type(exc).__name__}"] += 1
+            finally:
+                del self._waits[limit]
             self.counts[name] += 1
+
+    async def _watch(self) -> None:
+        """End what is stuck. A slow machine has all of them wait, so a time alone says little."""
+        while True:
+            await asyncio.sleep(1)
+            now = time.monotonic()
+            for limit, (began, answers) in self._waits.items():
+                is_silent = now - max(began, self._last_answer_s) > SILENT_S
+                if is_silent or self._num_answers - answers > MAX_OVERTAKEN:
+                    limit.reschedule(asyncio.get_running_loop().time())
 
     def _failed(self, error: dict[str, Any]) -> None:
         """Note that an answer says why it is none; only some reasons are what the faults lead to."""
@@ -135,7 +162,7 @@ class Clients:
                     await asyncio.sleep(AGAIN_S)
 
     async def _http_answer(self, prompt: str) -> None:
-        async with httpx.AsyncClient(base_url=self._url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=self._url, timeout=None) as client:
             reply = await client.post("/v1/responses", json=body(prompt))
         answer = reply.json()
         if answer.get("error"):
@@ -147,7 +174,7 @@ class Clients:
         await self._http_answer(self._choice.choice(FORMED))
 
     async def _long_text(self, prompt: str) -> None:
-        async with httpx.AsyncClient(base_url=self._url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=self._url, timeout=None) as client:
             reply = await client.post("/tokenize", json={"prompt": LONG_TEXT})
         answer = reply.json()
         if answer.get("error"):
@@ -166,7 +193,7 @@ class Clients:
         }
         text, error = "", None
         async with (
-            httpx.AsyncClient(base_url=self._url, timeout=60) as client,
+            httpx.AsyncClient(base_url=self._url, timeout=None) as client,
             client.stream("POST", "/v1/chat/completions", json=wanted) as answer,
         ):
             if answer.status_code != 200:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import resource
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from device_loss import DESTROYED
 
@@ -68,12 +70,20 @@ class ServerProcess:
         """Return the last lines that it has printed."""
         return self._lines[-30:]
 
-    def held(self) -> dict[str, int]:
+    def open_files(self) -> Counter[str]:
+        """Return how many files, sockets and pipes of each kind it has open."""
+        kinds: Counter[str] = Counter()
+        for file in Path("/proc", str(self._process.pid), "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                kinds[re.sub(r"\d+", "", str(file.readlink()))] += 1
+        return kinds
+
+    def held(self) -> dict[str, Any]:
         """Return what it has open, and its own memory."""
         root = Path("/proc", str(self._process.pid))
         status = dict(line.split(":", 1) for line in (root / "status").read_text().splitlines())
         return {
-            "files": len(list((root / "fd").iterdir())),
+            "files": self.open_files(),
             "threads": int(status["Threads"]),
             "children": len(self._children()),
             "bytes": int(status["RssAnon"].split()[0]) << 10,

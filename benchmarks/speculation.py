@@ -1,11 +1,12 @@
-"""What proposals from the text itself gain: tokens a second with and without, and how many were right.
+"""What proposals gain, from the text itself and from a draft model: tokens a second with and without, and how many were
+right.
 
-    python benchmarks/speculation.py [--model demo] [--device NAME] [--tokens 128] [--streams 1 4 8]
+    python benchmarks/speculation.py [--model demo] [--draft MODEL] [--device NAME] [--tokens 128] [--streams 1 4 8]
 
-The model is opened twice, without proposals and with them, and is asked the same: to quote a text, to edit a program,
-and what has nothing to do with its prompt. The answers have to be the same; where they part, kernels for other numbers
-of tokens have rounded otherwise. A model that does not do what it is asked shows what proposals cost, and not what they
-gain.
+The model is opened twice, without proposals and with them, and a third time with the draft model, and is asked the
+same: to quote a text, to edit a program, and what has nothing to do with its prompt. The answers have to be the same;
+where they part, kernels for other numbers of tokens have rounded otherwise. A model that does not do what it is asked
+shows what proposals cost, and not what they gain.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async import Engine, EngineConfig, SamplingParams
@@ -58,18 +60,24 @@ async def measure(engine: Engine, prompt: Sequence[int], streams: int, max_token
     took_s, after = time.perf_counter() - begun, engine.stats()
     proposed = after.proposed_tokens - before.proposed_tokens
     right = after.proposed_tokens_right - before.proposed_tokens_right
+    drafted = after.drafted_tokens - before.drafted_tokens
+    drafted_right = after.drafted_tokens_right - before.drafted_tokens_right
     return found, (
         f"{sum(map(len, found)) / took_s:8.1f} tok/s {after.steps - before.steps:6} steps"
-        f" {proposed:6} proposed {right:6} right"
+        f" {proposed:6} proposed {right:6} right, of which {drafted} drafted and {drafted_right} right"
     )
 
 
 async def run(options: argparse.Namespace) -> None:
     answers: dict[tuple[str, int], list[list[int]]] = {}
-    for mode in ("off", "lookup"):
-        config = EngineConfig(device=options.device, speculation=mode, max_context=2048)
+    plain = EngineConfig(device=options.device, speculation="lookup", max_context=2048)
+    configs = {"off": replace(plain, speculation="off"), "lookup": plain}
+    if options.draft is not None:
+        configs[f"lookup, draft {options.draft}"] = replace(plain, draft=options.draft)
+    for mode, config in configs.items():
         async with Engine.open(options.model, config=config) as engine:
             await engine.cache_grown()
+            await engine.draft_loaded()
             print(f"speculation {mode}: {engine.model_name} on {engine.device.name}")
             for streams in options.streams:
                 for name, task in TASKS.items():
@@ -85,6 +93,7 @@ def main() -> None:
     """Parse the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo")
+    parser.add_argument("--draft", help="a smaller model of the same vocabulary")
     parser.add_argument("--device")
     parser.add_argument("--tokens", type=count, default=128, help="of each answer")
     parser.add_argument("--streams", type=count, nargs="+", default=[1, 4, 8])

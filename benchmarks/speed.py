@@ -49,7 +49,7 @@ from command_line import add_part, amount, run_part, run_script
 
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.cli.options import count
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -71,7 +71,7 @@ async def _times(near: Device, attention: AttentionService, kind: ExchangeKind, 
         max_num_seqs=max(map(len, STEPS.values())),
     )
     async with AsyncExitStack() as stack:
-        memory = await open_memory(near, attention, options, plan, FrameLimits.of(options, plan, None, 1), stack)
+        memory = await open_memory(near, attention, options, plan, FrameLimits.of(options, plan, (), 1), stack)
         exchange, cache = memory.exchanges[0], memory.caches[0]
         found = {}
         for name, lengths in STEPS.items():

@@ -16,20 +16,27 @@ if TYPE_CHECKING:
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.work import AttentionHeads
 
-MAX_MEAN_ERROR = 3e-3
-
 
 class Question:
-    """One sequence whose blocks lie in a random order; q, k and v are normal, rounded to bf16."""
+    """One sequence whose blocks lie in a random order, or in a row; q, k and v are normal, rounded to bf16."""
 
-    def __init__(self, heads: AttentionHeads, context_len: int, queries: int, window: int, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        heads: AttentionHeads,
+        context_len: int,
+        queries: int,
+        window: int,
+        *,
+        seed: int = 0,
+        is_scattered: bool = True,
+    ) -> None:
         rng = np.random.default_rng((context_len, queries, window, seed))
         dim = heads.layout.head_dim
         self.heads, self.context_len, self.queries, self.window = heads, context_len, queries, window
         self.q = to_bf16(rng.standard_normal((queries, heads.num_heads, dim)) / dim**0.5)
         self.k, self.v = (to_bf16(rng.standard_normal((context_len, heads.num_kv_heads, dim))) for _ in "kv")
         self.num_blocks = -(-context_len // heads.block_size)
-        self.table = tuple(rng.permutation(self.num_blocks).tolist())
+        self.table = tuple(rng.permutation(self.num_blocks).tolist() if is_scattered else range(self.num_blocks))
 
     def __str__(self) -> str:
         return f"context {self.context_len}, {self.queries} queries, window {self.window}"

@@ -17,16 +17,23 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<16sHHIIIIIHHHHHH")
 _SECTION = struct.Struct("<IIIIIIIIII")
+_SEGMENT = struct.Struct("<IIIIIIII")
 _SYMBOL = struct.Struct("<IIIBBH")
 _SYMBOL_TABLE, _NO_BITS = 2, 8  # types of sections
 _LOADED, _EXECUTED = 2, 4  # flags of sections
+_LOAD, _EXECUTABLE = 1, 1  # type and flag of a segment
 _FUNCTION = 2  # type of a symbol
 _SHOWN = 5
+# Words of aie-rt, which loads programs, and of lld, which links them.
+_OVERFLOWS = ("Overflow of program memory", "will not fit in region")
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSize:
-    """Bytes of instructions and of constants, and the functions' sizes, the largest first."""
+    """Bytes of instructions and of constants, and the functions' sizes, the largest first.
+
+    The instructions of a linked file are all that lies before its program's end, gaps included: it is loaded so.
+    """
 
     instructions: int
     data: int
@@ -58,23 +65,38 @@ def check_object(content: bytes) -> None:
         raise NpuBuildError(f"attention.o: {size.data:,} bytes of constants, expected {CONSTANTS_BYTES:,} at most")
 
 
-def check_cores(work: Path) -> list[str]:
-    """Return a line for each core whose ELF file aiecc has left below a folder, or one that says that there is none.
+def core_memory(work: Path) -> tuple[list[str], list[str]]:
+    """Return a line for each core whose ELF file aiecc has left below a folder, and what is wrong with them.
 
-    Raises:
-        NpuBuildError: one of them takes more program memory than a core has.
+    Where it has left none, a line says so.
     """
-    lines = []
+    lines, problems = [], []
     for path in sorted(work.rglob("*core_*.elf")):
         if not path.is_file():
             continue
         try:
             size = program_size(path.read_bytes(), path.name)
+            lines.append(f"{path.name}: {size.instructions:,} of {PROGRAM_BYTES:,} bytes of program memory")
+            _check_instructions(size, path.name)
         except OSError as exc:
-            raise NpuBuildError(f"{path.name}: {exc.strerror}") from exc
-        _check_instructions(size, path.name)
-        lines.append(f"{path.name}: {size.instructions:,} of {PROGRAM_BYTES:,} bytes of program memory")
-    return lines or ["aiecc has left no ELF file of a core: how much program memory they take is not known"]
+            problems.append(f"{path.name}: {exc.strerror}")
+        except NpuBuildError as exc:
+            problems.append(str(exc))
+    return lines or ["aiecc has left no ELF file of a core: how much program memory they take is not known"], problems
+
+
+def overflow_hint(output: str, kernels: bytes) -> str:
+    """Return what can be told of an overflow that a tool names without a core; empty where it names none.
+
+    A linker that finds it leaves no ELF file, and the loader of programs does not say which one it was at.
+    """
+    if not any(words in output for words in _OVERFLOWS):
+        return ""
+    size = program_size(kernels, "attention.o")
+    return (
+        f"a core has {PROGRAM_BYTES:,} bytes of program memory; attention.o, not yet linked, takes"
+        f" {size.instructions:,}; its largest functions: {size.largest()}"
+    )
 
 
 def _check_instructions(size: ProgramSize, name: str) -> None:
@@ -94,15 +116,30 @@ def program_size(content: bytes, name: str) -> ProgramSize:
     if content[:6] != b"\x7fELF\x01\x01":
         raise NpuBuildError(f"{name}: expected an ELF file of 32 bits, little-endian, got {content[:6]!r}")
     try:
-        sections = _sections(content)
+        sections, end = _sections(content), _program_end(content)
         functions = [function for section in sections for function in _functions(content, section, sections)]
     except (struct.error, IndexError, ValueError) as exc:
         raise NpuBuildError(f"{name}: an ELF file that ends early, or points beyond its end: {exc}") from exc
     loaded = [section for section in sections if section.flags & _LOADED]
     return ProgramSize(
-        sum(section.size for section in loaded if section.flags & _EXECUTED),
+        end or sum(section.size for section in loaded if section.flags & _EXECUTED),
         sum(section.size for section in loaded if not section.flags & _EXECUTED),
         tuple(sorted(functions, key=lambda function: (-function[1], function[0]))),
+    )
+
+
+def _program_end(content: bytes) -> int:
+    """Return where the last segment ends that is loaded into program memory; 0 in a file that is not linked."""
+    header = _HEADER.unpack_from(content)
+    start, size, count = header[5], header[9], header[10]
+    segments = [_SEGMENT.unpack_from(content, start + number * size) for number in range(count)]
+    return max(
+        (
+            place + nbytes
+            for kind, _, _, place, _, nbytes, flags, _ in segments
+            if kind == _LOAD and flags & _EXECUTABLE
+        ),
+        default=0,
     )
 
 

@@ -16,12 +16,13 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gpu_load import GpuLoad, check_gpu
 from hand_over import hand_over_costs
-from known_answers import MAX_MEAN_ERROR, Question
+from known_answers import Question
 from task_growth import grow_tasks
 from user_names import without_user_names
 from validate_options import parse_options
@@ -34,77 +35,115 @@ from unicorn_async.npu.doctor import examine
 from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, HEAD_DIMS, HeadLayout, chip_named
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import find_build, find_built, notice
-from unicorn_async.npu.measured import MeasuredRates, rates_path, write_rates
+from unicorn_async.npu.measured import MeasuredRates, rates_path, remove_rates, write_rates
+from unicorn_async.npu.pace import FEW_TASKS
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
     from unicorn_async.npu.manifest import Build
 
-FORMAT = 3
+FORMAT = 5
 WINDOWS = (0, 48, 1024)
 PREFILL_QUERIES = 17
 _SYNC_BYTES = (4096, 65536, 1 << 20)
 
 
 def heads_of(layout: HeadLayout) -> AttentionHeads:
-    """Return the heads that are tried: two to a kv head, and as many kv heads as cores."""
-    cores = layout.chip.num_cores
-    return AttentionHeads(layout, 2 * cores, cores, 64)
+    """Return the heads that are tried: two to a kv head, and as many kv heads as teams of cores."""
+    teams = layout.chip.num_teams
+    return AttentionHeads(layout, 2 * teams, teams, 64)
 
 
-async def validate(device: Device, layout: HeadLayout, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the report's part on one head_dim."""
-    build = find_build(folder, device.chip, layout.head_dim)
+async def validate(build: Build, device: Device, options: argparse.Namespace, part: dict[str, Any]) -> None:
+    """Fill the report's part on one head_dim; what was measured before an error is in it."""
+    part["build"] = {
+        "sha256": build.sha256,
+        "sources": build.source_sha256,
+        "products": build.products.value,
+        "toolchain": build.toolchain,
+    }
     async with AsyncExitStack() as stack:
         context = Context(device, build)
         stack.callback(context.close)
-        attention = AttentionService(context, heads_of(layout))
+        attention = AttentionService(context, heads_of(HeadLayout(build.chip, build.head_dim)))
         stack.push_async_callback(attention.close)
         await self_check(attention)
-        answers = [
-            await _answer(attention, Question(attention.heads, context_len, queries, window))
-            for context_len in options.contexts
-            for window in WINDOWS
-            for queries in (1, PREFILL_QUERIES)
-            if queries <= context_len
-        ]
-        part: dict[str, Any] = {
-            "head_dim": layout.head_dim,
-            "build": {"sha256": build.sha256, "sources": build.source_sha256, "toolchain": build.toolchain},
-            "answers": answers,
-            "latency_us": await _latency(attention, options.repeats),
-            "hand_over_us": None
-            if options.no_gpu
-            else await hand_over_costs(attention, options.device, options.repeats),
-            "bandwidth": await _bandwidth(attention, max(options.contexts), options.repeats),
-            "computing": await _computing(attention, max(options.contexts), options.repeats),
-            "sync_us": _sync_cost(attention, options.repeats),
-            "soak": await _soak(attention, options),
-        }
-        part |= {"passed": part["soak"]["failure"] is None and all(answer["passed"] for answer in answers)}
-        if part["passed"] and not options.emulated:  # nobody's engine runs at an emulator's speed
-            part["tasks"] = await grow_tasks(context, attention.heads, max(options.contexts))
-            _keep_rates(folder, build, part)
-        return part
+        for context_len, window, queries in product(options.contexts, WINDOWS, (1, PREFILL_QUERIES)):
+            if queries <= context_len:
+                question = Question(attention.heads, context_len, queries, window)
+                part["answers"].append(await _answer(attention, question))
+        part["latency_us"] = await _latency(attention, options.repeats)
+        part["hand_over_us"] = (
+            None if options.no_gpu else await hand_over_costs(attention, options.device, options.repeats)
+        )
+        part["bandwidth"] = await _bandwidth(attention, max(options.contexts), options.repeats)
+        part["computing"] = await _computing(attention, max(options.contexts), options.repeats)
+        part["sync_us"] = _sync_cost(attention, options.repeats)
+        part["soak"] = await _soak(attention, options)
+        part["passed"] = part["soak"]["failure"] is None and all(answer["passed"] for answer in part["answers"])
 
 
-def _keep_rates(folder: Path, build: Build, part: dict[str, Any]) -> None:
+async def _validate_all(builds: Sequence[Build], device: Device, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the report's parts on all head_dims; an error is in its part, and ends it.
+
+    Rates are kept before runs grow, since that may lose the NPU: last of all, once everything else was right.
+    """
+    parts: list[dict[str, Any]] = []
+    for build in builds:
+        part: dict[str, Any] = {"head_dim": build.head_dim, "passed": False, "failure": None, "answers": []}
+        parts.append(part)
+        try:
+            await validate(build, device, options, part)
+        except UnicornError as exc:
+            part["failure"] = f"{type(exc).__name__}: {exc}"
+            break
+    measured = [(build, part) for build, part in zip(builds, parts, strict=False) if part["passed"]]
+    if options.emulated:  # nobody's engine runs at an emulator's speed
+        return parts
+    software = NpuHost().npu_software()
+    for build, part in zip(builds, parts, strict=False):
+        if part["passed"]:
+            _keep_rates(options.builds, build, software, part, FEW_TASKS)
+        else:
+            _drop_rates(options.builds, build)
+    if len(measured) < len(builds):
+        return parts
+    for build, part in measured:
+        part["tasks"] = await grow_tasks(device, build, heads_of, max(options.contexts))
+        _keep_rates(options.builds, build, software, part, part["tasks"]["tasks_per_run"])
+        part["passed"] = part["tasks"]["failure"] is None
+        if not part["passed"]:
+            break
+    return parts
+
+
+def _drop_rates(folder: Path, build: Build) -> None:
+    """Remove what an earlier validation left: engines would go on with its long runs, and call its rates measured."""
+    try:
+        if remove_rates(folder, build):
+            print(f"rates of an earlier validation, removed: {rates_path(folder, build)}")
+    except OSError as exc:
+        print(f"unicorn npu validate: rates not removed: {rates_path(folder, build)}: {exc.strerror}", file=sys.stderr)
+
+
+def _keep_rates(folder: Path, build: Build, software: str, part: dict[str, Any], tasks_per_run: int) -> None:
     """Leave what was measured beside the build: `--attention auto` goes by it from now on."""
     rates = MeasuredRates(
         build.sha256,
+        software,
         time.strftime("%Y-%m-%d", time.gmtime()),
         part["bandwidth"]["bytes_per_s"],
         part["computing"]["multiply_adds_per_s"],
         part["latency_us"]["p50"] * 1e-6,
-        part["tasks"]["tasks_per_run"],
+        tasks_per_run,
     )
     try:
-        print(f"rates for --attention auto: {write_rates(folder, build, rates)}")
+        print(f"rates for --attention auto, {tasks_per_run} tasks a run: {write_rates(folder, build, rates)}")
     except OSError as exc:
         print(f"unicorn npu validate: rates not kept: {rates_path(folder, build)}: {exc.strerror}", file=sys.stderr)
 
@@ -117,7 +156,7 @@ async def _answer(attention: AttentionService, question: Question) -> dict[str, 
         "queries": question.queries,
         "window": question.window,
         "mean_relative_error": _finite(error),
-        "passed": error <= MAX_MEAN_ERROR,
+        "passed": error <= attention.precision.mean_error,
     }
 
 
@@ -127,19 +166,24 @@ async def _latency(attention: AttentionService, repeats: int) -> dict[str, float
 
 
 async def _bandwidth(attention: AttentionService, context_len: int, repeats: int) -> dict[str, float]:
-    """Keys and values that all cores read together, in bytes a second."""
-    question = Question(attention.heads, context_len, 1, 0)
-    times = await _times(attention, question, repeats)
+    """Keys and values that all cores read together, in bytes a second; engines give out blocks in rows where they can.
+
+    Scattered blocks are more tasks of the controller, whose time is no reading.
+    """
     layout = attention.heads.layout
     nbytes = attention.heads.num_kv_heads * -(-context_len // layout.chunk_keys) * CORE_BUFFER_BYTES
-    return {"context": context_len, "bytes": nbytes, "bytes_per_s": nbytes / float(np.median(times))}
+    found: dict[str, float] = {"context": context_len, "bytes": nbytes}
+    for name, is_scattered in (("bytes_per_s", False), ("scattered_bytes_per_s", True)):
+        question = Question(attention.heads, context_len, 1, 0, is_scattered=is_scattered)
+        found[name] = nbytes / float(np.median(await _times(attention, question, repeats)))
+    return found
 
 
 async def _computing(attention: AttentionService, context_len: int, repeats: int) -> dict[str, float]:
-    """Multiply-adds a second of all cores together, each with a full item."""
+    """Multiply-adds a second of all cores together, each team with a full item."""
     heads = attention.heads
     queries = min(heads.queries_per_item, context_len)
-    times = await _times(attention, Question(heads, context_len, queries, 0), repeats)
+    times = await _times(attention, Question(heads, context_len, queries, 0, is_scattered=False), repeats)
     count = 2 * heads.num_heads * heads.layout.head_dim * queries * context_len
     return {"context": context_len, "queries": queries, "multiply_adds_per_s": count / float(np.median(times))}
 
@@ -195,7 +239,7 @@ async def _soak(attention: AttentionService, options: argparse.Namespace) -> dic
                 question = Question(attention.heads, context_len, queries, int(rng.choice(WINDOWS)), seed=questions)
                 worst = max(worst, question.error(await question.ask(attention)))
                 questions += 1
-                if worst > MAX_MEAN_ERROR:
+                if worst > attention.precision.mean_error:
                     raise NpuError(f"question {questions}, {question}: mean relative error {worst}")
                 if load is not None:
                     load.check()
@@ -241,11 +285,11 @@ async def _report(options: argparse.Namespace) -> dict[str, Any]:
     with Device.open(host) if emulated is None else Device.open_emulated(emulated) as device:
         folder = options.builds
         head_dims = options.head_dim or find_built(folder, device.chip) or HEAD_DIMS[1:2]
-        for head_dim in head_dims:  # what is missing or damaged ends it before anything is measured
-            find_build(folder, device.chip, head_dim)
+        # what is missing or damaged ends it before anything is measured
+        builds = [find_build(folder, device.chip, head_dim) for head_dim in head_dims]
         if not options.no_gpu:
             await asyncio.to_thread(check_gpu, options.device)
-        parts = [await validate(device, HeadLayout(device.chip, dim), folder, options) for dim in head_dims]
+        parts = await _validate_all(builds, device, options)
         return {
             "format": FORMAT,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -256,6 +300,7 @@ async def _report(options: argparse.Namespace) -> dict[str, Any]:
             "emulated": emulated is not None,
             "checks": [] if emulated is not None else [asdict(finding) for finding in examine(host)],
             "head_dims": parts,
+            "not_tried": [build.head_dim for build in builds[len(parts) :]],
             "passed": all(part["passed"] for part in parts),
         }
 
@@ -270,15 +315,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"unicorn npu validate: {exc}", file=sys.stderr)
         return 1
     written = _write(options.out, json.dumps(without_user_names(report), indent=2) + "\n")
-    wrong = [answer for part in report["head_dims"] for answer in part["answers"] if not answer["passed"]]
-    for answer in wrong:
-        print(f"wrong: {answer}")
-    for part in report["head_dims"]:
-        if part["soak"]["failure"] is not None:
-            print(f"soak, head_dim {part['head_dim']}: {part['soak']['failure']}")
+    for line in _failures(report):
+        print(line)
     where = f"in {options.out}" if written else "what is printed above"
     print(f"{'passed' if report['passed'] else 'FAILED'}; the report is {where}")
     return 0 if report["passed"] and written else 1
+
+
+def _failures(report: dict[str, Any]) -> Iterator[str]:
+    """Return a line for each thing that was not right."""
+    for part in report["head_dims"]:
+        yield from (f"wrong: {answer}" for answer in part["answers"] if not answer["passed"])
+        if part["failure"] is not None:
+            yield f"head_dim {part['head_dim']}: {part['failure']}"
+        if (soak := part.get("soak")) is not None and soak["failure"] is not None:
+            yield f"soak, head_dim {part['head_dim']}: {soak['failure']}"
+        if (tasks := part.get("tasks")) is not None and tasks["failure"] is not None:
+            stay = f"runs stay at {tasks['tasks_per_run']} tasks"
+            yield f"runs with more tasks, head_dim {part['head_dim']}: {tasks['failure']}; {stay}"
+    if report["not_tried"]:
+        yield f"not tried after that: head_dim {', '.join(map(str, report['not_tried']))}"
 
 
 def _write(path: Path, text: str) -> bool:

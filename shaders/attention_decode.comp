@@ -40,12 +40,15 @@ layout(constant_id = 17) const float AMPLITUDE = 1;
 layout(constant_id = 18) const uint ROTARY_PAIRS = 0;
 layout(constant_id = 19) const float Q_GROWTH = 0;
 layout(constant_id = 20) const uint Q_PERIOD = 1;
+layout(constant_id = 21) const bool HAS_SINKS = false; // with which there is no norm
+layout(constant_id = 22) const bool V_NORM = false; // without weights; with WITH_NORM alone
+layout(constant_id = 23) const bool V_FROM_K = false; // raw q, k, v have no v heads: they are the raw k heads
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SplitCounters { uint v[]; };
 
 layout(push_constant, scalar) uniform P {
-    Vec4s q; // (tokens, NUM_HEADS, HEAD_DIM), scaled; with ROTATES raw, (tokens, NUM_HEADS + 2 * NUM_KV_HEADS, HEAD_DIM)
+    Vec4s q; // (tokens, NUM_HEADS, HEAD_DIM), scaled; with ROTATES raw, (tokens, ROW_HEADS, HEAD_DIM): k and v as well
     uint64_t k_cache; // (blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
     OutValues y; // (tokens, NUM_HEADS, HEAD_DIM), in the form
@@ -57,7 +60,7 @@ layout(push_constant, scalar) uniform P {
     Uints context_len; // (sequences)
     Uints block_table; // (sequences, max_blocks)
     Uvec2s freqs; // (HEAD_DIM / 2), as in rope_cache; this and the weights are read if ROTATES
-    Vec4s q_weight; // (HEAD_DIM)
+    Vec4s q_weight; // (HEAD_DIM); with HAS_SINKS (NUM_HEADS) floats, a logit of each head
     Vec4s k_weight; // (HEAD_DIM)
     uint max_blocks;
     uint window;
@@ -73,7 +76,7 @@ const uint SCORES = UNROLL * HEADS;
 const uint OCTETS = HEAD_DIM / 8;
 const uint COLUMNS = HEAD_DIM / 4; // vectors of a head
 const uint VECTORS = HEADS * COLUMNS; // of the workgroup's output
-const uint ROW_HEADS = ROTATES ? NUM_HEADS + 2 * NUM_KV_HEADS : NUM_HEADS; // in a row of q
+const uint ROW_HEADS = NUM_HEADS + (ROTATES ? (V_FROM_K ? 1 : 2) * NUM_KV_HEADS : 0); // in a row of q
 const uint JOINED = 8; // splits whose partials are under way in a lane at once
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 
@@ -84,11 +87,6 @@ shared float maxima[SHARES ? HEADS * MAX_SUBGROUPS : 1];
 shared float sums[SHARES ? HEADS * MAX_SUBGROUPS : 1];
 shared vec4 outputs[SHARES ? MAX_SUBGROUPS * VECTORS : ROTATES ? VECTORS + COLUMNS : 1];
 shared bool is_last;
-
-vec4 q[HEADS * LANE_VECTORS];
-vec4 acc[HEADS * LANE_VECTORS];
-float maximum[HEADS];
-float sum[HEADS];
 
 uint local_lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
 uint lane = local_lane % LANES;
@@ -112,14 +110,7 @@ uint vector_of(uint i) {
     return 2 * octet_of(i / 2) + i % 2;
 }
 
-// The sum over the lanes that share a key.
-float lanes_sum(float value) {
-    if (LANES == gl_SubgroupSize)
-        return subgroupAdd(value);
-    for (uint step = 1; step < LANES; step *= 2)
-        value += subgroupShuffleXor(value, step);
-    return value;
-}
+#include "include/attention_sums.glsl"
 
 // The slots of the cache with this lane's next keys; past the end, the last key stands in.
 void find_slots(Uints table, uint first, uint end, out uint slots[UNROLL]) {
@@ -168,92 +159,6 @@ void pack(vec4 values[LANE_VECTORS], out KvRaw raw[KEY_LOADS]) {
     }
 }
 
-// Begins with a context's last key, which one group of lanes takes.
-void begin_with(KvRaw key[KEY_LOADS], KvRaw value[KEY_LOADS]) {
-    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        float score = 0;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-            vec4 low, high;
-            KvRaw raw = key[c / KV_OCTETS];
-            kv_unpack8(raw, c % KV_OCTETS, low, high);
-            uint i = 2 * (h * CHUNKS + c);
-            score += (dot(q[i], low) + dot(q[i + 1], high)) * kv_scale(raw);
-        }
-        score = lanes_sum(score);
-        if (SOFT_CAP > 0)
-            score = soft_capped(score, SOFT_CAP);
-        if (key_lane != 0)
-            continue;
-        maximum[h] = score;
-        sum[h] = 1;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-            vec4 low, high;
-            KvRaw raw = value[c / KV_OCTETS];
-            kv_unpack8(raw, c % KV_OCTETS, low, high);
-            uint i = 2 * (h * CHUNKS + c);
-            acc[i] = kv_scale(raw) * low;
-            acc[i + 1] = kv_scale(raw) * high;
-        }
-    }
-}
-
-void score(KvRaw keys[LOADS], uint first, uint end, out float scores[SCORES]) {
-    [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
-        [[unroll]] for (uint h = 0; h < HEADS; ++h)
-            scores[u * HEADS + h] = 0;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-            vec4 low, high;
-            KvRaw raw = keys[u * KEY_LOADS + c / KV_OCTETS];
-            kv_unpack8(raw, c % KV_OCTETS, low, high);
-            [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                uint i = 2 * (h * CHUNKS + c);
-                scores[u * HEADS + h] += (dot(q[i], low) + dot(q[i + 1], high)) * kv_scale(raw);
-            }
-        }
-        [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-            float value = lanes_sum(scores[u * HEADS + h]);
-            if (SOFT_CAP > 0)
-                value = soft_capped(value, SOFT_CAP);
-            scores[u * HEADS + h] = first + u * KEYS + key_lane < end ? value : LOWEST;
-        }
-    }
-}
-
-// Turns scores into probabilities relative to the new maxima, and rescales what has been summed.
-void soften(inout float scores[SCORES]) {
-    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        float highest = maximum[h];
-        [[unroll]] for (uint u = 0; u < UNROLL; ++u)
-            highest = max(highest, scores[u * HEADS + h]);
-        float rescale = exp(maximum[h] - highest);
-        maximum[h] = highest;
-        sum[h] *= rescale;
-        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-            acc[h * LANE_VECTORS + i] *= rescale;
-        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
-            float value = scores[u * HEADS + h];
-            float probability = value > LOWEST ? exp(value - highest) : 0;
-            sum[h] += probability;
-            scores[u * HEADS + h] = probability;
-        }
-    }
-}
-
-void accumulate(KvRaw values[LOADS], float probabilities[SCORES]) {
-    [[unroll]] for (uint u = 0; u < UNROLL; ++u)
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-            vec4 low, high;
-            KvRaw raw = values[u * KEY_LOADS + c / KV_OCTETS];
-            kv_unpack8(raw, c % KV_OCTETS, low, high);
-            [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                uint i = 2 * (h * CHUNKS + c);
-                float weight = probabilities[u * HEADS + h] * kv_scale(raw);
-                acc[i] += weight * low;
-                acc[i + 1] += weight * high;
-            }
-        }
-}
-
 void attend(Uints table, uint kv_head, uint begin, uint end) {
     if (begin == end)
         return;
@@ -273,81 +178,12 @@ void attend(Uints table, uint kv_head, uint begin, uint end) {
     }
 }
 
-// Joins what the subgroup's groups of LANES lanes have, so that each of them has it all.
-void merge_groups() {
-    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        float highest = subgroupMax(maximum[h]);
-        float scale = exp(maximum[h] - highest);
-        maximum[h] = highest;
-        sum[h] *= scale;
-        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-            acc[h * LANE_VECTORS + i] *= scale;
-        for (uint step = LANES; step < gl_SubgroupSize; step *= 2) {
-            sum[h] += subgroupShuffleXor(sum[h], step);
-            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-                acc[h * LANE_VECTORS + i] += subgroupShuffleXor(acc[h * LANE_VECTORS + i], step);
-        }
-    }
+// The sum of a head's whole softmax, of what its keys add up to relative to their maximum.
+float with_sink(float total, float highest, uint head) {
+    return HAS_SINKS ? total + sink_share((Floats(uint64_t(p.q_weight)) + head).v, highest) : total;
 }
 
 #include "include/attention_join.glsl"
-
-void store_alone(uint item, uint token, uint head, bool whole) {
-    if (key_lane != 0)
-        return;
-    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        if (whole) {
-            float scale = 1 / sum[h];
-            [[unroll]] for (uint c = 0; c < CHUNKS; c += KV_OCTETS) {
-                uint i = 2 * (h * CHUNKS + c), octet = (head + h) * OCTETS + octet_of(c);
-                if (KV_OCTETS == 1)
-                    store_octet(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet, acc[i] * scale, acc[i + 1] * scale);
-                else
-                    store_octets(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet,
-                                 vec4[](acc[i] * scale, acc[i + 1] * scale, acc[i + 2] * scale, acc[i + 3] * scale));
-            }
-            continue;
-        }
-        uint row = partial_row(item, head + h, gl_WorkGroupID.x);
-        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-            p.partials.v[row + vector_of(i)] = acc[h * LANE_VECTORS + i];
-        if (lane == 0)
-            p.partials.v[row + COLUMNS] = vec4(maximum[h], sum[h], 0, 0);
-    }
-}
-
-void store_together(uint item, uint token, uint head, bool whole) {
-    if (gl_SubgroupInvocationID < LANES)
-        [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i) {
-                uint at = h * COLUMNS + vector_of(i);
-                outputs[gl_SubgroupID * VECTORS + at] = acc[h * LANE_VECTORS + i];
-            }
-            maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = maximum[h];
-            sums[h * MAX_SUBGROUPS + gl_SubgroupID] = sum[h];
-        }
-    barrier();
-    for (uint i = local_lane; i < VECTORS; i += WORKGROUP) {
-        uint h = i / COLUMNS, column = i % COLUMNS;
-        float highest = LOWEST, total = 0;
-        for (uint s = 0; s < gl_NumSubgroups; ++s)
-            highest = max(highest, maxima[h * MAX_SUBGROUPS + s]);
-        vec4 value = vec4(0);
-        for (uint s = 0; s < gl_NumSubgroups; ++s) {
-            float scale = exp(maxima[h * MAX_SUBGROUPS + s] - highest);
-            total += scale * sums[h * MAX_SUBGROUPS + s];
-            value += scale * outputs[s * VECTORS + i];
-        }
-        if (whole) {
-            store_output(p.y, p.y_scale, token, NUM_HEADS * COLUMNS, (head + h) * COLUMNS + column, value / total);
-            continue;
-        }
-        uint row = partial_row(item, head + h, gl_WorkGroupID.x);
-        p.partials.v[row + column] = value;
-        if (column == 0)
-            p.partials.v[row + COLUMNS] = vec4(highest, total, 0, 0);
-    }
-}
 
 void main() {
     uint item = gl_WorkGroupID.z;
@@ -385,9 +221,12 @@ void main() {
     if (ROTATES) {
         Vec4s k_head = heads + (NUM_HEADS + kv_head) * COLUMNS;
         vec4 new_key[LANE_VECTORS], new_value[LANE_VECTORS];
-        if (has_last)
+        if (has_last) {
+            Vec4s v_head = k_head + (V_FROM_K ? 0 : NUM_KV_HEADS * COLUMNS);
+            float v_scale = V_NORM ? norm_scale(v_head, EPS) : 1;
             [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-                new_value[i] = (k_head + NUM_KV_HEADS * COLUMNS + vector_of(i)).v;
+                new_value[i] = V_NORM ? v_scale * (v_head + vector_of(i)).v : (v_head + vector_of(i)).v;
+        }
         rotate_heads(heads, head, k_head, context - 1, has_last);
         meet();
         [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)

@@ -18,6 +18,7 @@ layout(constant_id = 3) const uint BLOCK_SIZE = 16;
 layout(constant_id = 4) const uint ROWS = 16; // a multiple of 4
 layout(constant_id = 5) const float SOFT_CAP = 0;
 layout(constant_id = 6) const uint KEYS = 4; // of one lane at a time
+layout(constant_id = 7) const bool HAS_SINKS = false;
 
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
@@ -31,6 +32,7 @@ layout(push_constant, scalar) uniform P {
     Uints query_len; // (sequences)
     Uints context_len; // (sequences)
     Uints block_table; // (sequences, max_blocks)
+    Floats sinks; // (num_heads), read if HAS_SINKS
     uint max_blocks;
     uint window;
     uint num_heads;
@@ -196,6 +198,8 @@ void main() {
     [[dont_unroll]] for (uint c = 0; c < COLUMNS; ++c)
         total += partial[c * ROW_GROUPS + group];
     [[unroll]] for (uint i = 0; i < 4; ++i) {
+        if (HAS_SINKS)
+            total[i] += sink_share((p.sinks + head + (4 * group + i) % HEADS).v, maximum[i]);
         acc_low[i] /= total[i];
         acc_high[i] /= total[i];
     }

@@ -26,6 +26,7 @@ layout(constant_id = 4) const uint BLOCK_SIZE = 16;
 layout(constant_id = 5) const float SOFT_CAP = 0;
 layout(constant_id = 6) const bool PREFETCH = true; // the next keys and values are under way while these are used
 layout(constant_id = 7) const uint SHARES = 1; // 1 or 2; HEAD_DIM is a multiple of 32 * SHARES with 2, and SUBGROUP 32
+layout(constant_id = 8) const bool HAS_SINKS = false;
 
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
@@ -39,6 +40,7 @@ layout(push_constant, scalar) uniform P {
     Uints query_len; // (sequences)
     Uints context_len; // (sequences)
     Uints block_table; // (sequences, max_blocks)
+    Floats sinks; // (num_heads), read if HAS_SINKS
     uint max_blocks;
     uint window;
     uint num_heads;
@@ -290,6 +292,8 @@ void main() {
 
     [[unroll]] for (uint step = 1; step < ROW_LANES; step *= 2)
         sum += subgroupShuffleXor(sum, step);
+    if (HAS_SINKS)
+        sum += sink_share((p.sinks + head + row % HEADS).v, maximum);
     scale_sums(1 / sum);
     [[unroll]] for (uint i = 0; i < FRAGMENTS; i += STORED) {
         subgroupBarrier();

@@ -48,7 +48,7 @@ void main() {
     uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint offset = run.offset & ~LAST_OF_RUN, position = (p.positions + row).v;
     Vec4s here = p.projected + uint64_t(row) * p.row_columns;
-    Vec4s before = Vec4s(p.state + uint64_t(run.state_index) * p.state_bytes);
+    Vec4s before = Vec4s(p.state + uint64_t(run.source) * p.state_bytes);
     vec4 values[VECTORS];
     float squares = 0;
     [[unroll]] for (uint v = 0; v < VECTORS; ++v) {

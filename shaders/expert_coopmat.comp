@@ -28,6 +28,7 @@ layout(push_constant, scalar) uniform P {
     Output y;          // (pairs, stride)
     Tiles tiles;
     Order order;       // (pairs)
+    Floats bias;       // (rows), read if HAS_BIAS
     uint shared_by;    // pairs that read one row of xh
     uint n;            // outputs of a pair
     uint k;            // a multiple of 8

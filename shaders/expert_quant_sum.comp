@@ -15,6 +15,7 @@ layout(constant_id = 2) const uint K = 2;
 layout(constant_id = 3) const uint MAX_SUBGROUPS = 32;  // 1: the workgroup is one subgroup, and needs no barrier
 layout(constant_id = 4) const bool HAS_SHARED = false;
 layout(constant_id = 5) const bool IS_GATED = false;
+layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Chosen { uint v[]; };
@@ -32,6 +33,7 @@ layout(push_constant, scalar) uniform P {
     Floats weights;       // (tokens, K)
     Floats shared_output; // (tokens, n), read if HAS_SHARED
     Floats gates;         // (tokens, gate_stride), of which the first is read if IS_GATED
+    Floats bias;          // (rows), read if HAS_BIAS
     uint n;
     uint blocks;          // k / 32
     uint expert_rows;     // from an expert's first row to that of the next
@@ -60,10 +62,20 @@ void main() {
             const uint at = (base + min(first_row + r, p.n - 1)) * p.blocks + block;
             uvec4 first, second;
             vec2 scales;
-            float offset;
+            Offset offset;
             unpack_codes(fetch_codes(p.quants, p.high, at), first, second);
             unpack_scale(fetch_scale(p.scales, at), at, scales, offset);
             sums[r] += factor * block_dot(first, second, scales, offset, x);
+        }
+    }
+    if (HAS_BIAS) {
+        for (uint i = lane; i < K; i += WORKGROUP) {
+            const uint pair = gl_WorkGroupID.z * K + i;
+            const uint base = p.chosen.v[pair] * p.expert_rows;
+            const float factor = p.weights.v[pair];
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                sums[r] += factor * p.bias.v[base + min(first_row + r, p.n - 1)];
+            }
         }
     }
     [[unroll]] for (uint r = 0; r < ROWS; r++) {

@@ -20,8 +20,11 @@ layout(constant_id = 3) const bool GATED = false;
 layout(constant_id = 4) const uint ACT = 0;  // of include/activation.glsl
 layout(constant_id = 5) const uint PASSES = 1;
 layout(constant_id = 6) const bool BLOCKED = false;
+layout(constant_id = 7) const bool HAS_BIAS = false;
+layout(constant_id = 8) const uint STEP = 1;  // rows from one output to the next
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Biases { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
 
 layout(push_constant, scalar) uniform P {
@@ -35,6 +38,7 @@ layout(push_constant, scalar) uniform P {
     BlockScales y_scale;  // (pairs, stride / 32), if BLOCKED
     Tiles tiles;
     Order order;          // (pairs)
+    Biases bias;          // (rows), read if HAS_BIAS
     uint shared_by;       // pairs that read one row of x
     uint n;               // outputs of a pair
     uint blocks;          // k / 32
@@ -55,7 +59,7 @@ float sums[SUMS];
 void add_rows(uint base, uint first_output, uint inputs[PAIRS]) {
     uint rows[ROWS];  // where they begin, in blocks
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = min(first_output + r % OUTPUTS, p.n - 1) + (r < OUTPUTS ? 0 : p.up_rows);
+        const uint row = min(first_output + r % OUTPUTS, p.n - 1) * STEP + (r < OUTPUTS ? 0 : p.up_rows);
         rows[r] = (base + row) * p.blocks;
     }
     [[unroll]] for (uint i = 0; i < SUMS; i++) {
@@ -65,7 +69,7 @@ void add_rows(uint base, uint first_output, uint inputs[PAIRS]) {
         uvec4 firsts[ROWS];
         uvec4 seconds[ROWS];
         vec2 scales[ROWS];
-        float offsets[ROWS];
+        Offset offsets[ROWS];
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             unpack_codes(fetch_codes(p.quants, p.high, rows[r] + block), firsts[r], seconds[r]);
             unpack_scale(fetch_scale(p.scales, rows[r] + block), rows[r] + block, scales[r], offsets[r]);
@@ -80,6 +84,11 @@ void add_rows(uint base, uint first_output, uint inputs[PAIRS]) {
     [[unroll]] for (uint i = 0; i < SUMS; i++) {
         sums[i] = subgroupAdd(sums[i]);
     }
+}
+
+// A sum with the bias of its row of the expert's; rows past the end are nobody's.
+float with_bias(float sum, uint expert, uint output_index, uint up) {
+    return HAS_BIAS ? sum + p.bias.v[expert * p.expert_rows + min(output_index, p.n - 1) * STEP + up] : sum;
 }
 
 void store(uint t, uint pair, uint output_index, float value) {
@@ -111,9 +120,13 @@ void main() {
         add_rows(tile.expert * p.expert_rows, first_output, inputs);
         [[unroll]] for (uint i = 0; i < UP; i++) {
             if (gl_SubgroupInvocationID == i % gl_SubgroupSize && i % PAIRS < tile.count) {
-                const float value = sums[i];
-                store(i % PAIRS, pairs[i % PAIRS], first_output + i / PAIRS,
-                      GATED ? act(ACT, vec4(value)).x * sums[i + (GATED ? UP : 0)] : value);
+                const uint row = first_output + i / PAIRS;
+                float value = with_bias(sums[i], tile.expert, row, 0);
+                if (GATED) {
+                    const float up = with_bias(sums[i + (GATED ? UP : 0)], tile.expert, row, p.up_rows);
+                    value = glu(ACT, vec4(value), vec4(up)).x;
+                }
+                store(i % PAIRS, pairs[i % PAIRS], row, value);
             }
         }
     }

@@ -20,9 +20,12 @@ layout(constant_id = 1) const uint ROWS = 2;
 layout(constant_id = 2) const uint PAIRS = 1;
 layout(constant_id = 3) const bool GATED = false;
 layout(constant_id = 4) const uint ACT = 0;  // of include/activation.glsl
+layout(constant_id = 5) const bool HAS_BIAS = false;
+layout(constant_id = 6) const uint STEP = 1;  // rows from one output to the next
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Input { vec4 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Biases { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
 
 layout(push_constant, scalar) uniform P {
@@ -31,6 +34,7 @@ layout(push_constant, scalar) uniform P {
     Output y;          // (pairs, stride)
     Tiles tiles;
     Order order;       // (pairs)
+    Biases bias;       // (rows), read if HAS_BIAS
     uint shared_by;    // pairs that read one row of x
     uint n;            // outputs of a pair
     uint k;            // a multiple of 8
@@ -49,7 +53,7 @@ void add_rows(uint base, uint first_output, uint inputs[PAIRS]) {
     const uint blocks = p.k / 8;
     uint rows[ROWS];  // where they begin, in blocks of 8
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = min(first_output + r % OUTPUTS, p.n - 1) + (r < OUTPUTS ? 0 : p.up_rows);
+        const uint row = min(first_output + r % OUTPUTS, p.n - 1) * STEP + (r < OUTPUTS ? 0 : p.up_rows);
         rows[r] = (base + row) * blocks;
     }
     [[unroll]] for (uint i = 0; i < SUMS; i++) {
@@ -75,6 +79,11 @@ void add_rows(uint base, uint first_output, uint inputs[PAIRS]) {
     }
 }
 
+// A sum with the bias of its row of the expert's.
+float with_bias(float sum, uint expert, uint row) {
+    return HAS_BIAS ? sum + p.bias.v[expert * p.expert_rows + row] : sum;
+}
+
 void main() {
     const Tile tile = p.tiles.v[gl_WorkGroupID.z];
     const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -92,8 +101,9 @@ void main() {
     [[unroll]] for (uint i = 0; i < UP; i++) {
         const uint row = first_output + i / PAIRS;
         if (gl_SubgroupInvocationID == i % gl_SubgroupSize && i % PAIRS < tile.count && row < p.n) {
-            const float value = sums[i];
-            p.y.v[pairs[i % PAIRS] * p.stride + row] = GATED ? act(ACT, vec4(value)).x * sums[i + (GATED ? UP : 0)] : value;
+            const float value = with_bias(sums[i], tile.expert, row * STEP);
+            const float up = GATED ? with_bias(sums[i + (GATED ? UP : 0)], tile.expert, row * STEP + p.up_rows) : 0.0;
+            p.y.v[pairs[i % PAIRS] * p.stride + row] = GATED ? glu(ACT, vec4(value), vec4(up)).x : value;
         }
     }
 }

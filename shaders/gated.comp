@@ -36,7 +36,7 @@ void main() {
     }
     vec4 sizes = vec4(0);
     [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
-        values[v] = act(ACT, values[v]) * ups[v];
+        values[v] = glu(ACT, values[v], ups[v]);
         sizes = max(sizes, abs(values[v]));
     }
     float largest = NEEDS_LARGEST ? workgroup_max(max(max(sizes.x, sizes.y), max(sizes.z, sizes.w))) : 0;

@@ -30,10 +30,11 @@ layout(push_constant, scalar) uniform P {
     Input x;         // (tokens, k)
     Weights weight;  // (n, k)
     Bias bias;       // (n), read if HAS_BIAS
-    Output y;        // (tokens, n)
+    Output y;        // (tokens, stride)
     uint tokens;
     uint n;
     uint k;          // a multiple of 8
+    uint stride;
     float soft_cap;  // used if HAS_SOFT_CAP
 } p;
 
@@ -92,6 +93,6 @@ void main() {
         [[unroll]] for (uint part = 0; part < PARTS; part++) {
             value += partials[part * TILE + i];
         }
-        p.y.v[token * p.n + row] = HAS_SOFT_CAP ? soft_cap(value, p.soft_cap) : value;
+        p.y.v[token * p.stride + row] = HAS_SOFT_CAP ? soft_cap(value, p.soft_cap) : value;
     }
 }

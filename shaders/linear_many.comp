@@ -31,10 +31,11 @@ layout(push_constant, scalar) uniform P {
     Input x;         // (tokens, k)
     Weights weight;  // (n, k)
     Bias bias;       // (n), read if HAS_BIAS
-    Output y;        // (tokens, n)
+    Output y;        // (tokens, stride)
     uint tokens;
     uint n;
     uint k;          // a multiple of 8
+    uint stride;
     float soft_cap;  // used if HAS_SOFT_CAP
 } p;
 
@@ -120,7 +121,7 @@ void main() {
                 if (HAS_SOFT_CAP) {
                     value = soft_cap(value, p.soft_cap);
                 }
-                p.y.v[token * p.n + row] = value;
+                p.y.v[token * p.stride + row] = value;
             }
         }
     }

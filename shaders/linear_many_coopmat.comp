@@ -29,16 +29,15 @@ layout(push_constant, scalar) uniform P {
     Floats scale;    // (tokens)
     Weights weight;  // (n, k)
     Floats bias;     // (n), read if HAS_BIAS
-    Output y;        // (tokens, n)
+    Output y;        // (tokens, stride)
     Partials partials;  // (tiles, SPLITS, TILE_T, TILE_N), used if SPLITS > 1
     Counters counters;  // (tiles), zeros, and zeros again afterwards
     uint tokens;
     uint n;
     uint k;          // a multiple of 8
+    uint stride;
     float soft_cap;  // used if HAS_SOFT_CAP
 } p;
-
-#define COLUMNS p.n
 
 #include "coopmat/elements.glsl"
 #include "coopmat/linear.glsl"

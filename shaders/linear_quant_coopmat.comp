@@ -37,8 +37,6 @@ layout(push_constant, scalar) uniform P {
     float soft_cap;     // used if HAS_SOFT_CAP
 } p;
 
-#define COLUMNS p.stride
-
 #include "coopmat/blocks.glsl"
 #include "coopmat/linear.glsl"
 

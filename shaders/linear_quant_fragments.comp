@@ -70,7 +70,7 @@ Codes codes[LANE_ROWS];
 Scale raw_scales[LANE_ROWS];
 Codes blocks[LANE_ROWS];        // that are multiplied, while the next come into `codes`
 f16vec2 scales[LANE_ROWS * 2];  // of their groups
-f16vec2 offsets[LANE_ROWS];
+f16vec2 offsets[LANE_ROWS * 2];
 u64vec2 inputs[FRAGMENTS_T * AHEAD];  // of the next AHEAD matrices, in turn
 Sums sums[FRAGMENTS_N * FRAGMENTS_T];
 
@@ -115,8 +115,8 @@ Weights weight_matrix(uint f, uint matrix) {
         low *= scales[row * 2 + matrix / 4];
         high *= scales[row * 2 + matrix / 4];
         if (HAS_OFFSET) {
-            low += offsets[row];
-            high += offsets[row];
+            low += offsets[row * 2 + matrix / 4];
+            high += offsets[row * 2 + matrix / 4];
         }
         a[i * 4] = low.x;
         a[i * 4 + 1] = low.y;
@@ -130,11 +130,12 @@ void multiply(uint chunk, uint next) {
     [[unroll]] for (uint i = 0; i < LANE_ROWS; i++) {
         blocks[i] = codes[i];
         vec2 scale;
-        float offset;
+        Offset offset;
         unpack_scale(raw_scales[i], rows[i] + chunk * 4 + block_lane, scale, offset);
         scales[2 * i] = f16vec2(float16_t(scale.x));
         scales[2 * i + 1] = f16vec2(float16_t(scale.y));
-        offsets[i] = f16vec2(float16_t(offset));
+        offsets[2 * i] = f16vec2(float16_t(of_group(offset, 0)));
+        offsets[2 * i + 1] = f16vec2(float16_t(of_group(offset, 1)));
     }
     fetch(next);
     [[unroll]] for (uint matrix = 0; matrix < 8; matrix++) {

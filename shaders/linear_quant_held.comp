@@ -115,7 +115,7 @@ void add_rows(uint first_output, uint local) {
         [[unroll]] for (uint i = 0; i < HELD; i++) {
             uvec4 first, second;
             vec2 scale;
-            float offset;
+            Offset offset;
             const uint block = row_begin(first_output, r) + min(block_of(i), p.blocks - 1);
             unpack_codes(codes[i * ROWS + r], first, second);
             unpack_scale(scales[i * ROWS + r], block, scale, offset);
@@ -152,7 +152,7 @@ float result(uint first, uint output_index, uint token) {
     if (HAS_SOFT_CAP) {
         value = soft_cap(value, p.soft_cap);
     }
-    return GATED ? act(ACT, vec4(value)).x * total(UP + at) : value;
+    return GATED ? glu(ACT, vec4(value), vec4(total(UP + at))).x : value;
 }
 
 void main() {

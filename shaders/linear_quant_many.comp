@@ -40,7 +40,7 @@ shared uvec4 weight_codes[2 * TILE_N];
 shared float input_scales[TILE_T];
 shared ivec2 input_sums[TILE_T];
 shared vec2 weight_scales[TILE_N];
-shared float weight_offsets[TILE_N];
+shared Offset weight_offsets[TILE_N];
 
 void load(uint first_token, uint first_row, uint block) {
     for (uint t = gl_LocalInvocationID.x; t < TILE_T; t += WORKGROUP) {

@@ -68,7 +68,7 @@ void store(uint token, uint first_output, uint output_index, float value, float 
         value = soft_cap(value, p.soft_cap);
     }
     if (GATED) {
-        value = act(ACT, vec4(value)).x * up;
+        value = glu(ACT, vec4(value), vec4(up)).x;
     }
     if (BLOCKED) {
         const uint at = token * OWNED + row % OWNED;
@@ -115,7 +115,7 @@ void add_rows(uint first_output) {
             uvec4 firsts[ROWS];
             uvec4 seconds[ROWS];
             vec2 scales[ROWS];
-            float offsets[ROWS];
+            Offset offsets[ROWS];
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 unpack_codes(codes[u * ROWS + r], firsts[r], seconds[r]);
                 unpack_scale(raw_scales[u * ROWS + r], rows[r] + block, scales[r], offsets[r]);

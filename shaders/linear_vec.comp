@@ -38,10 +38,11 @@ layout(push_constant, scalar) uniform P {
     Input x;         // (tokens, k)
     Weights weight;  // (n, k)
     Bias bias;       // (n), read if HAS_BIAS
-    Output y;        // (tokens, n), or half as wide if GATED
+    Output y;        // (tokens, stride)
     uint tokens;
     uint n;
     uint k;          // a multiple of 8
+    uint stride;
     float soft_cap;  // used if HAS_SOFT_CAP
 } p;
 
@@ -67,9 +68,9 @@ void store(uint token, uint row, float value, float up) {
         value = soft_cap(value, p.soft_cap);
     }
     if (GATED) {
-        value = act(ACT, vec4(value)).x * up;
+        value = glu(ACT, vec4(value), vec4(up)).x;
     }
-    p.y.v[token * rows + row] = value;
+    p.y.v[token * p.stride + row] = value;
 }
 
 float sums[SUMS];

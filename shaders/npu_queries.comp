@@ -13,7 +13,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 2) writeonly buffer Bf
 layout(push_constant, scalar) uniform P {
     Floats q;      // (tokens, kv_heads, GROUP, HEAD_DIM)
     Rows rows;     // (tokens)
-    Bf16s packets; // (items, 2 buffers, 8192 bytes); queries are in the second, (strips, HEAD_DIM, TILE_N)
+    Bf16s packets; // (items, 3 buffers, 8192 bytes); queries begin in the second, (strips, HEAD_DIM, TILE_N)
 } p;
 
 const uint CORE_BUFFER = 4096;  // elements
@@ -24,7 +24,7 @@ void main() {
     if (row.slot == NO_SLOT)
         return;
     const uint64_t source = uint64_t(token * gl_NumWorkGroups.x + kv_head) * (GROUP * HEAD_DIM);
-    const uint64_t packet = uint64_t(row.item + kv_head) * (2 * CORE_BUFFER) + CORE_BUFFER;
+    const uint64_t packet = uint64_t(row.item + kv_head) * (3 * CORE_BUFFER) + CORE_BUFFER;
     for (uint i = gl_LocalInvocationID.x; i < GROUP * HEAD_DIM; i += WORKGROUP)
         (p.packets + (packet + place_in_strips(row.first + i / HEAD_DIM, i % HEAD_DIM))).v =
             uint16_t(bits((p.q + (source + i)).v));

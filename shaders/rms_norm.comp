@@ -15,9 +15,11 @@ layout(constant_id = 2) const bool WITH_NORM = true; // y = norm(h) * weight; ot
 layout(constant_id = 3) const bool WITH_ROWS = false; // y's row i is made of row rows[i], and hidden is left alone
 layout(constant_id = 4) const bool PLUS_ONE = false; // weights count from 1
 layout(constant_id = 5) const uint VECTORS = 1;
-layout(constant_id = 6) const uint KIND = 0; // of norm(h): 0: RMSNorm, 1: LayerNorm without a bias, 2: none, y = h
+layout(constant_id = 6) const uint KIND = 0; // of norm(h): 0: RMSNorm, 1: LayerNorm, 2: none, y = h
 layout(constant_id = 7) const float BRANCH_SCALE = 1; // of what is added to hidden
 layout(constant_id = 8) const float OUT_SCALE = 1; // of y, where there is a norm
+layout(constant_id = 9) const bool WITH_FACTOR = false; // what was added to is multiplied by a factor of the checkpoint
+layout(constant_id = 10) const bool HAS_BIAS = false; // y = norm(h) * weight + bias, before it is multiplied by OUT_SCALE
 
 const uint LAYER_NORM = 1, NO_NORM = 2;
 
@@ -26,10 +28,12 @@ layout(push_constant, scalar) uniform P {
     Vec4s hidden; // (tokens, 4 * columns)
     Vec4s post_weight; // (4 * columns)
     Vec4s weight; // (4 * columns)
+    Vec4s bias; // (4 * columns)
     OutValues y; // (tokens or selected rows, 4 * columns)
     OutScales y_scale;
     OutCounters counters;
     Uints rows; // (selected rows)
+    Floats factor; // (1)
     uint columns; // in vec4s
     uint num_counters;
     float eps;
@@ -80,7 +84,8 @@ void main() {
     uint row = WITH_ROWS ? (p.rows + gl_WorkGroupID.x).v : gl_WorkGroupID.x;
     Vec4s hidden = p.hidden + uint64_t(row) * p.columns;
     // All loads are under way before the first barrier.
-    vec4 residual[VECTORS], post_weights[VECTORS], weights[VECTORS];
+    vec4 residual[VECTORS], post_weights[VECTORS], weights[VECTORS], biases[VECTORS];
+    float factor = WITH_FACTOR ? p.factor.v : 1;
     load(p.x + uint64_t(row) * p.columns, values);
     if (RESIDUAL != 0)
         load(hidden, residual);
@@ -88,6 +93,8 @@ void main() {
         load(p.post_weight, post_weights);
     if (WITH_NORM && KIND != NO_NORM)
         load(p.weight, weights);
+    if (HAS_BIAS)
+        load(p.bias, biases);
 
     if (RESIDUAL == 2)
         scale_values(inverse_rms(workgroup_sum(squares())), post_weights);
@@ -97,6 +104,8 @@ void main() {
     if (RESIDUAL != 0)
         [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
             values[v] += residual[v];
+            if (WITH_FACTOR)
+                values[v] *= factor;
             uint i = lane + v * WORKGROUP;
             if (!WITH_ROWS && i < p.columns)
                 (hidden + i).v = values[v];
@@ -114,6 +123,9 @@ void main() {
     if (KIND != NO_NORM) {
         float scale = inverse_rms(workgroup_sum(squares()));
         scale_values(OUT_SCALE != 1 ? scale * OUT_SCALE : scale, weights);
+        if (HAS_BIAS)
+            [[unroll]] for (uint v = 0; v < VECTORS; ++v)
+                values[v] = fma(biases[v], vec4(OUT_SCALE), values[v]);
     }
     float largest = NEEDS_LARGEST ? workgroup_max(magnitude()) : 0;
     [[unroll]] for (uint v = 0; v < VECTORS; ++v) {

@@ -1,6 +1,6 @@
 #version 460
 // Norms and rotates one step's q and k, scales q, and writes k and v into the paged cache.
-// One workgroup owns one head (x: q heads, then k, then v) of one token (y).
+// One workgroup owns one head (x: q heads, then k, then v, or q heads alone) of one token (y).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "include/pointers.glsl"
@@ -18,9 +18,11 @@ layout(constant_id = 7) const uint ROTARY_PAIRS = 0;
 layout(constant_id = 8) const float Q_GROWTH = 0;
 layout(constant_id = 9) const uint Q_PERIOD = 1;
 layout(constant_id = 10) const bool Q_GATED = false; // behind each head of q in qkv lies one of a gate
+layout(constant_id = 11) const bool V_NORM = false; // without weights; with WITH_NORM alone
+layout(constant_id = 12) const bool V_FROM_K = false; // qkv has no v heads: they are the k heads, neither normed nor rotated
 
 layout(push_constant, scalar) uniform P {
-    Vec4s qkv; // (tokens, num_heads + 2 * num_kv_heads, HEAD_DIM), with Q_GATED 2 * (num_heads + num_kv_heads)
+    Vec4s qkv; // (tokens, num_heads + 2 * num_kv_heads, HEAD_DIM), with Q_GATED num_heads more, with V_FROM_K without v
     Vec4s q; // (tokens, num_heads, HEAD_DIM)
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
@@ -44,8 +46,8 @@ void main() {
     uint head = gl_WorkGroupID.x;
     bool is_q = head < p.num_heads;
     bool is_v = head >= p.num_heads + p.num_kv_heads;
-    uint row_heads = gl_NumWorkGroups.x + (Q_GATED ? p.num_heads : 0);
-    uint place = Q_GATED ? head + min(head, p.num_heads) : head;
+    uint row_heads = gl_NumWorkGroups.x + (Q_GATED ? p.num_heads : 0) - (V_FROM_K ? p.num_kv_heads : 0);
+    uint place = head + (Q_GATED ? min(head, p.num_heads) : 0) - (V_FROM_K && is_v ? p.num_kv_heads : 0);
     Vec4s source = p.qkv + uint64_t(token * row_heads + place) * (2 * HALF);
 
     uint slot = is_q ? 0 : (p.slot_mapping + token).v;
@@ -54,7 +56,7 @@ void main() {
     uint kv_head = (head - p.num_heads) % p.num_kv_heads;
     KvRow target = kv_row(is_v ? p.v_cache : p.k_cache, slot, kv_head, p.num_kv_heads, HEAD_DIM, BLOCK_SIZE);
 
-    float scale = is_v ? 1 : norm_scale(source, p.eps);
+    float scale = is_v && !V_NORM ? 1 : norm_scale(source, p.eps);
     Vec4s weight = is_q ? p.q_weight : p.k_weight;
     Vec4s q = p.q + uint64_t(token * p.num_heads + head) * (2 * HALF);
     uint position = (p.positions + token).v;
@@ -67,6 +69,9 @@ void main() {
             vec2 to[4];
             directions(p.freqs, position, i, to);
             rotate(to, low, high);
+        } else if (V_NORM) {
+            low *= scale;
+            high *= scale;
         }
         if (is_q) {
             (q + i).v = low * q_scale;

@@ -21,6 +21,7 @@ layout(constant_id = 8) const uint GROUPS_KEPT = 1; // those whose two best scor
 layout(constant_id = 9) const bool SORTS = false;
 layout(constant_id = 10) const uint TILE = 1;       // pairs of a tile, if it SORTS
 layout(constant_id = 11) const uint ROOM = 1;
+layout(constant_id = 12) const bool HAS_SCALES = false; // of experts, which weights are multiplied by in the end
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Chosen { uint v[]; };
@@ -28,6 +29,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Ch
 layout(push_constant, scalar) uniform P {
     Floats logits;  // (tokens, stride)
     Floats bias;    // (EXPERTS), read if HAS_BIAS
+    Floats scales;  // (EXPERTS), read if HAS_SCALES
     Chosen chosen;  // (tokens, K)
     Floats weights; // (tokens, K)
     OutOrder order; // (tokens * K), if it SORTS
@@ -158,6 +160,7 @@ void route(uint token) {
         keep_groups();
     }
     float weights[K];
+    float own_scales[K];
     float sum = 0;
     [[unroll]] for (uint slot = 0; slot < K; slot++) {
         uint expert;
@@ -169,6 +172,7 @@ void route(uint token) {
         }
         weights[slot] = subgroupAdd(own);
         sum += weights[slot];
+        own_scales[slot] = HAS_SCALES ? (p.scales + expert).v : 1.0;
         if (subgroupElect()) {
             p.chosen.v[token * K + slot] = expert;
             if (SORTS) {
@@ -179,7 +183,7 @@ void route(uint token) {
     const float factor = NORMALISE ? p.scale / (SIGMOID ? sum + 1e-20 : sum) : p.scale;
     [[unroll]] for (uint slot = 0; slot < K; slot++) {
         if (subgroupElect()) {
-            (p.weights + (token * K + slot)).v = weights[slot] * factor;
+            (p.weights + (token * K + slot)).v = weights[slot] * factor * own_scales[slot];
         }
     }
 }

@@ -25,6 +25,7 @@ layout(push_constant) uniform P {
 
 #include "include/sample_best.glsl"
 #include "include/sample_math.glsl"
+#include "include/sample_seen.glsl"
 
 void main() {
     uint row = gl_WorkGroupID.y;
@@ -33,13 +34,14 @@ void main() {
     Bounds bounds = p.row_bounds.bounds[row];
     float largest = value_of(bounds.max_key);
     bool has_penalties = r.penalised != 0 && p.has_counts != 0;
+    if (has_penalties) gather_proposed(p.rows, row, r.proposal);
     uint start = gl_WorkGroupID.x * CHUNK;
     uint end = min(start + CHUNK, p.vocab);
     Best best = Best(0, NO_TOKEN);
     for (uint id = start + gl_LocalInvocationID.x; id < end; id += LANES) {
         if (MASKED != 0 && !is_allowed(p.masks, r.mask, p.vocab, id)) continue;
         float logit = clean(p.logits.logits[row * p.vocab + id]);
-        if (has_penalties) logit = penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]);
+        if (has_penalties) logit = penalised(logit, r, seen(p.counts.counts[r.state_index * p.vocab + id], id));
         uint key = key_of(logit);
         if (key < bounds.threshold) continue;
         precise float d = key == bounds.max_key ? 0.0 : (logit - largest) * r.inverse_temperature;

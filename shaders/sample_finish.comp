@@ -113,7 +113,7 @@ void main() {
         p.results.results[row].token = token;
         p.results.results[row].logprob = 0.0;
         p.results.results[row].num_top = 0;
-        if (r.penalised != 0 && p.has_counts != 0) atomicAdd(p.counts.counts[r.state_index * p.vocab + token], 1);
+        if (r.penalised == COUNTS && p.has_counts != 0) atomicAdd(p.counts.counts[r.state_index * p.vocab + token], 1);
     }
     if (r.top_logprobs < 0) return;
     Best first = best_raw();

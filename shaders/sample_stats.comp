@@ -23,6 +23,7 @@ layout(push_constant) uniform P {
 
 #include "include/sample_best.glsl"
 #include "include/sample_math.glsl"
+#include "include/sample_seen.glsl"
 
 shared float sums[LANES];
 
@@ -61,6 +62,7 @@ void main() {
     uint start = gl_WorkGroupID.x * CHUNK;
     uint end = min(start + CHUNK, p.vocab);
     bool has_penalties = r.penalised != 0 && p.has_counts != 0;
+    if (has_penalties) gather_proposed(p.rows, row, r.proposal);
     Best raw = Best(0, NO_TOKEN);
     Best best = raw;
     for (uint id = start + gl_LocalInvocationID.x; id < end; id += LANES) {
@@ -69,7 +71,7 @@ void main() {
         uint key = key_of(clean(logit));
         if (key > raw.key) raw = Best(key, id);
         if (has_penalties) {
-            key = key_of(penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]));
+            key = key_of(penalised(logit, r, seen(p.counts.counts[r.state_index * p.vocab + id], id)));
             if (key > best.key) best = Best(key, id);
         }
     }

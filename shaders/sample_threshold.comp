@@ -30,6 +30,7 @@ layout(push_constant) uniform P {
 
 #include "include/sample_best.glsl"
 #include "include/sample_math.glsl"
+#include "include/sample_seen.glsl"
 
 const uint BINS = 1024;
 const uint BINS_LOG2 = 10;
@@ -66,7 +67,7 @@ uint key_at(uint id) {  // 0 = it may not come
     if (MASKED != 0 && !is_allowed(p.masks, r.mask, p.vocab, id)) return 0;
     float logit = p.logits.logits[row * p.vocab + id];
     if (r.penalised == 0 || p.has_counts == 0) return key_of(clean(logit));
-    return key_of(penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]));
+    return key_of(penalised(logit, r, seen(p.counts.counts[r.state_index * p.vocab + id], id)));
 }
 
 uint mass_of(uint key) {
@@ -220,6 +221,7 @@ void main() {
     row = gl_WorkGroupID.x;
     r = p.rows.rows[row];
     if (r.state_index == NO_STATE) return;
+    if (r.penalised != 0 && p.has_counts != 0) gather_proposed(p.rows, row, r.proposal);
     best = Best(0, NO_TOKEN);
     for (uint chunk = gl_LocalInvocationID.x; chunk < p.num_chunks; chunk += LANES) {
         uint part = row * p.num_chunks + chunk;

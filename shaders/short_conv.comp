@@ -42,7 +42,7 @@ void main() {
     bool is_padding = run.state_index == NO_STATE;
     uint offset = run.offset & ~LAST_OF_RUN, position = (p.positions + row).v;
     Vec4s here = p.projected + uint64_t(row) * (3 * p.columns);
-    Vec4s before = p.state + uint64_t(is_padding ? 0 : run.state_index) * ((TAPS - 1) * p.columns);
+    Vec4s before = p.state + uint64_t(is_padding ? 0 : run.source) * ((TAPS - 1) * p.columns);
     vec4 values[VECTORS];
     vec4 sizes = vec4(0);
     [[unroll]] for (uint v = 0; v < VECTORS; ++v) {

@@ -1,6 +1,6 @@
 #version 460
 // What short convolutions of later steps need of this one: a sequence's last TAPS - 1 values of B * x. A workgroup owns WORKGROUP
-// times four columns (along x) of one row (along y), and does nothing unless that is the last of its sequence.
+// times four columns (along x) of one row (along y), and does nothing unless that is the last of its sequence, or its state is kept.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "include/pointers.glsl"
@@ -20,11 +20,14 @@ layout(push_constant, scalar) uniform P {
 void main() {
     uint row = gl_WorkGroupID.y, i = gl_GlobalInvocationID.x;
     Run run = (p.runs + row).v;
-    if (run.state_index == NO_STATE || (run.offset & LAST_OF_RUN) == 0 || i >= p.columns)
+    bool is_last = (run.offset & LAST_OF_RUN) != 0, is_kept = run.kept != NO_STATE;
+    if (run.state_index == NO_STATE || !(is_last || is_kept) || i >= p.columns)
         return;
     uint offset = run.offset & ~LAST_OF_RUN;
     Vec4s here = p.projected + uint64_t(row) * (3 * p.columns) + i;
+    Vec4s source = p.state + uint64_t(run.source) * ((TAPS - 1) * p.columns) + i;
     Vec4s state = p.state + uint64_t(run.state_index) * ((TAPS - 1) * p.columns) + i;
+    Vec4s kept = p.state + uint64_t(is_kept ? run.kept : run.state_index) * ((TAPS - 1) * p.columns) + i;
     // From the oldest on: what moves comes from behind the place that it goes to.
     [[unroll]] for (uint age = TAPS - 1; age-- > 0;) {
         uint to = TAPS - 2 - age;
@@ -33,8 +36,11 @@ void main() {
             Vec4s at = here - uint64_t(age) * (3 * p.columns);
             product = at.v * (at + 2 * p.columns).v;
         } else {
-            product = (state + uint64_t(to + 1 + offset) * p.columns).v;
+            product = (source + uint64_t(to + 1 + offset) * p.columns).v;
         }
-        (state + uint64_t(to) * p.columns).v = product;
+        if (is_last)
+            (state + uint64_t(to) * p.columns).v = product;
+        if (is_kept)
+            (kept + uint64_t(to) * p.columns).v = product;
     }
 }

@@ -117,10 +117,12 @@ def no_validation_messages(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C's usual handling here and in processes that are started here, whatever the caller does with it.
+    """The usual handling of Ctrl-C and of a closed terminal here and in processes that are started here.
 
-    A shell has it ignored for what runs in the background, and processes inherit that.
+    A shell has the one ignored for what runs in the background, `nohup` the other, and processes inherit that.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, hangup)

@@ -19,10 +19,10 @@ from unicorn_async.config import (
     EngineConfig,
     ExchangeKind,
     KVDType,
-    LoraSpec,
     SplitMode,
     WeightScheme,
 )
+from unicorn_async.lora_spec import LoraSpec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
@@ -55,7 +55,7 @@ assert_type(config.loras, tuple[LoraSpec, ...])
 assert_type(config.loras[0].path, Path)
 assert_type(config.load_trace, Path | None)
 assert_type(replace(config, weights="nf4").weights, WeightScheme)
-assert_type(EngineConfig(weights=WeightScheme.NF4).max_num_seqs, int)
+assert_type(EngineConfig(weights=WeightScheme.NF4).block_size, int)
 
 EngineConfig(kv_dtype="int7")  # type: ignore[arg-type]
 EngineConfig(load_trace=5)  # type: ignore[arg-type]

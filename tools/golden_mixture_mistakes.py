@@ -37,6 +37,11 @@ def ungroup(weight: torch.Tensor) -> torch.Tensor:
     return weight.view(2, 2, -1, weight.shape[-1]).transpose(0, 1).reshape(weight.shape)
 
 
+def swap_turns(weight: torch.Tensor) -> torch.Tensor:
+    """Take gates for what they are for, where these lie by turns."""
+    return weight.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
 MIXTURE_CONFIG_MISTAKES: dict[str, dict[str, Callable[[dict[str, object]], None]]] = {
     "qwen3_moe": {
         "an expert less": set_key("num_experts_per_tok", value=2),
@@ -82,6 +87,17 @@ MIXTURE_CONFIG_MISTAKES: dict[str, dict[str, Callable[[dict[str, object]], None]
         "an expert more": set_key("num_experts_per_tok", value=4),
         "weights as the softmax has them": set_key("norm_topk_prob", value=False),
         "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
+    },
+    "gpt_oss": {
+        "an expert less": set_key("num_experts_per_tok", value=1),
+        "an expert more": set_key("num_experts_per_tok", value=3),
+        "window one short": set_key("sliding_window", value=23),
+        "no window": set_key("layer_types", value=["full_attention"] * 2),
+        "windows in the other layers": set_key("layer_types", value=["full_attention", "sliding_attention"]),
+        "no YaRN": set_key("rope_scaling", value={"rope_type": "default"}),
+        "bounds that are whole numbers": set_key("rope_scaling", "truncate", value=True),
+        "no limits": set_key("swiglu_limit", value=1e4),
+        "a plain SiLU": set_key("swiglu_alpha", value=1.0),
     },
     "lfm2_moe": {
         "an expert less": set_key("num_experts_per_tok", value=2),
@@ -148,6 +164,16 @@ MIXTURE_MODEL_MISTAKES: dict[str, dict[str, Callable[[PreTrainedModel], None]]] 
         "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
         "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
         "norms multiply by weight, not 1 + weight": change("layernorm", lambda w: w - 1.0),
+    },
+    "gpt_oss": {
+        "experts the other way round": change("router.weight", lambda w: w.flip(0)),
+        "gate and up swapped": change("experts.gate_up_proj", swap_turns),
+        "no sinks": change("sinks", lambda w: w - 100),
+        "sinks of other heads": change("sinks", lambda w: w.flip(0)),
+        "no bias of the router": change("router.bias", torch.zeros_like),
+        "no biases of gates": change("gate_up_proj_bias", torch.zeros_like),
+        "no biases of outputs": change("down_proj_bias", torch.zeros_like),
+        **{f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "k", "v", "o")},
     },
     "lfm2_moe": {
         "experts the other way round": change("feed_forward.gate.weight", lambda w: w.flip(0)),

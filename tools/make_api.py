@@ -12,6 +12,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
@@ -47,8 +48,10 @@ SECTIONS = {
         "DeviceInfo",
         "DeviceType",
         "AdapterInfo",
+        "DraftInfo",
         "AttentionInfo",
         "AttentionStats",
+        "KVStoreStats",
         "MemoryReport",
         "HeapReport",
         "CacheStatus",
@@ -65,6 +68,9 @@ Made by `tools/make_api.py` from the docstrings; change them, and run it again.
 Everything on this page is imported from `unicorn_async` itself: `from unicorn_async import Engine, EngineConfig`.
 Everything else in the package, each module's name among it, is private and may change with any version.
 """
+
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,13 @@ class Source:
         """Return a class at the top of the module."""
         return next(node for node in self.tree.body if isinstance(node, ast.ClassDef) and node.name == name)
 
-    def signature(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    def home_of(self, name: str) -> str | None:
+        """Return the package's module that a name is imported from; None for other names."""
+        imports = (node for node in self.tree.body if isinstance(node, ast.ImportFrom))
+        modules = (node.module for node in imports if any(alias.name == name for alias in node.names))
+        return next((m for m in modules if m is not None and m.startswith(f"{PACKAGE}.")), None)
+
+    def signature(self, function: Function) -> str:
         """Return a function's head as it is written, without the colon at its end."""
         first = function.decorator_list[0].lineno if function.decorator_list else function.lineno
         head = self.lines[first - 1 : function.body[0].lineno - 1]
@@ -143,17 +155,28 @@ def class_parts(source: Source, node: ast.ClassDef) -> list[str]:
     if rows:
         titles = ("member", "value", "") if is_enum else ("field", "type", "default", "")
         parts.append(table(titles, rows))
-    functions = [member for member in node.body if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)]
-    public = [member for member in functions if ast.get_docstring(member) and is_public(member.name)]
-    properties = [member for member in public if is_property(member)]
+    public = public_functions(source, node)
+    properties = [function for _, function in public if is_property(function)]
     if properties:
         rows = [(code(p.name), code(annotation(p.returns)), summary(p)) for p in properties]
         parts.append(table(("property", "type", ""), rows))
-    methods = [member for member in public if member not in properties]
-    return [*parts, *(part for member in methods for part in method_parts(source, node.name, member))]
+    methods = [(home, function) for home, function in public if function not in properties]
+    return [*parts, *(part for home, function in methods for part in method_parts(home, node.name, function))]
 
 
-def method_parts(source: Source, owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+def public_functions(source: Source, node: ast.ClassDef) -> list[tuple[Source, Function]]:
+    """Return a class's functions for users, each with its module; those of its bases stand behind its own."""
+    functions = (member for member in node.body if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef))
+    public = [(source, member) for member in functions if ast.get_docstring(member) and is_public(member.name)]
+    for name in map(ast.unparse, node.bases):
+        module = source.home_of(name)
+        if module is not None:
+            base = Source.of(module)
+            public += public_functions(base, base.class_named(name))
+    return public
+
+
+def method_parts(source: Source, owner: str, node: Function) -> list[str]:
     """Return the paragraphs about a method."""
     name = owner if node.name == "__init__" else f"{owner}.{node.name}"
     return [f"#### `{name}`\n", f"```python\n{source.signature(node)}\n```\n", prose(node)]
@@ -203,29 +226,29 @@ def is_public(name: str) -> bool:
     return not name.startswith("_") or name == "__init__"
 
 
-def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_property(node: Function) -> bool:
     """Whether a function is read as an attribute."""
     return any(ast.unparse(decorator) == "property" for decorator in node.decorator_list)
 
 
-def docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def docstring(node: ast.Module | ast.ClassDef | Function) -> str:
     """Return a docstring, nothing where there is none."""
     return ast.get_docstring(node) or ""
 
 
-def prose(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def prose(node: ast.ClassDef | Function) -> str:
     """Return a docstring as Markdown."""
     text, errors = docstring_parts(node)
     return "\n".join([text, *(["", "Raises:", "", *(f"- {error}" for error in errors)] if errors else []), ""])
 
 
-def summary(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def summary(node: Function) -> str:
     """Return a docstring in one line."""
     text, errors = docstring_parts(node)
     return " ".join([*text.split(), *(["Raises", "; ".join(errors)] if errors else [])])
 
 
-def docstring_parts(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, list[str]]:
+def docstring_parts(node: ast.ClassDef | Function) -> tuple[str, list[str]]:
     """Return what a docstring says, and its list of errors."""
     text, _, raised = docstring(node).partition("\nRaises:\n")
     items = re.split(r"\n(?! )", textwrap.dedent(raised)) if raised else []

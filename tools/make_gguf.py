@@ -3,10 +3,12 @@
 
     tools/make_gguf.py gemma3-27b:Q4_0 FILE
 
-Shapes are those of tools/make_checkpoint.py, mixtures of experts among them; types F16, Q8_0, Q4_0, Q4_K and IQ4_XS.
-Embeddings are Q6_K beside the types of 4 bits, as llama.cpp's own files have them; rows that are no multiple of 256
-take the type that llama.cpp would. Blocks are drawn once for 32 MiB of each type and repeated from there, so that
-writing runs at the speed of the disk. The vocabulary is that of bytes, filled up with words that mean nothing.
+Shapes are those of tools/make_checkpoint.py, mixtures of experts among them, and gpt-oss-20b; types F16, Q8_0, Q4_0,
+Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and MXFP4. Of MXFP4 are experts alone, beside matrices of
+Q8_0, as in the files of gpt-oss. Embeddings are Q6_K beside the other types of 4 bits and fewer, as llama.cpp's own
+files mostly have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks are drawn once for
+32 MiB of each type and repeated from there, so that writing runs at the speed of the disk. The vocabulary is that of
+bytes, filled up with words that mean nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import os
 import struct
 import sys
+from collections import ChainMap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,14 +34,39 @@ BLOCKS = {  # values of a block, its bytes, the type's number
     "Q4_0": (32, 18, 2),
     "Q5_0": (32, 22, 6),
     "Q8_0": (32, 34, 8),
+    "Q2_K": (256, 84, 10),
+    "Q3_K": (256, 110, 11),
     "Q4_K": (256, 144, 12),
     "Q6_K": (256, 210, 14),
+    "IQ2_XS": (256, 74, 17),
+    "IQ3_XXS": (256, 98, 18),
+    "IQ1_S": (256, 50, 19),
     "IQ4_NL": (32, 18, 20),
+    "IQ3_S": (256, 110, 21),
     "IQ4_XS": (256, 136, 23),
+    "MXFP4": (32, 17, 39),
 }
-FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K": 15, "IQ4_XS": 30}
-EMBEDDINGS = {"Q4_0": "Q6_K", "Q4_K": "Q6_K", "IQ4_XS": "Q6_K"}
-OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}  # for rows of no whole blocks
+FILE_TYPES = {
+    "F16": 1,
+    "Q4_0": 2,
+    "Q8_0": 7,
+    "Q2_K": 10,
+    "Q3_K": 12,
+    "Q4_K": 15,
+    "IQ2_XS": 20,
+    "IQ3_XXS": 23,
+    "IQ1_S": 24,
+    "IQ3_S": 26,
+    "IQ4_XS": 30,
+    "MXFP4": 38,
+}
+GPT_OSS = Shape("GptOssForCausalLM", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, False, 128, 32, 4, 2880)
+GGUF_SHAPES = ChainMap(SHAPES, {"gpt-oss-20b": GPT_OSS})
+MXFP4_EXPONENTS = (119, 121)  # from one to before another: of weights of deviation about 0.02
+EMBEDDINGS = dict.fromkeys(("Q4_0", "Q2_K", "Q3_K", "Q4_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "Q6_K")
+OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"} | dict.fromkeys(
+    ("Q2_K", "Q3_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"
+)  # for rows of no whole blocks
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 
 
@@ -59,9 +87,12 @@ class RandomModel:
         """
         name, _, rest = text.partition(":")
         kind, _, layers = rest.partition(":")
-        if name not in SHAPES or kind not in FILE_TYPES:
-            raise ValueError(f"{text}: expected SHAPE:TYPE of {', '.join(SHAPES)} and {', '.join(FILE_TYPES)}")
-        shape = replace(SHAPES[name], layers=int(layers)) if layers else SHAPES[name]
+        if name not in GGUF_SHAPES or kind not in FILE_TYPES or (kind == "MXFP4" and not GGUF_SHAPES[name].experts):
+            raise ValueError(
+                f"{text}: expected SHAPE:TYPE of {', '.join(GGUF_SHAPES)} and {', '.join(FILE_TYPES)}, the last of "
+                "mixtures alone"
+            )
+        shape = replace(GGUF_SHAPES[name], layers=int(layers)) if layers else GGUF_SHAPES[name]
         return cls(name, shape, kind)
 
     @property
@@ -72,7 +103,7 @@ class RandomModel:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A tensor of the file; norms have one dimension and are ones."""
+    """A tensor of the file; norms, sinks and biases of one dimension are ones."""
 
     name: str
     shape: tuple[int, ...]  # rows before columns, experts before both
@@ -96,15 +127,21 @@ class Matrix:
 def tensors(model: RandomModel) -> list[Matrix]:
     """Return all tensors in their order."""
     shape, found = model.shape, []
+    plain = "Q8_0" if model.type == "MXFP4" else model.type
+    is_gpt_oss = shape.model_type == "gpt-oss"
 
-    def matrix(name: str, *dims: int, kind: str = model.type) -> None:
+    def matrix(name: str, *dims: int, kind: str = plain) -> None:
         kind = kind if dims[-1] % BLOCKS[kind][0] == 0 else OTHERWISE.get(kind, "F16")
         found.append(Matrix(f"{name}.weight", dims, kind))
 
     def norm(name: str, size: int) -> None:
         found.append(Matrix(f"{name}.weight", (size,), "F32"))
 
-    hidden, embeddings = shape.hidden, EMBEDDINGS.get(model.type, model.type)
+    def bias(name: str, *dims: int) -> None:
+        if is_gpt_oss:
+            found.append(Matrix(f"{name}.bias", dims, "F32"))
+
+    hidden, embeddings = shape.hidden, EMBEDDINGS.get(model.type, plain)
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     matrix("token_embd", shape.vocab, hidden, kind=embeddings)
     norm("output_norm", hidden)
@@ -113,8 +150,11 @@ def tensors(model: RandomModel) -> list[Matrix]:
     gemma = shape.model_type.startswith("gemma3")
     for layer in range(shape.layers):
         base = f"blk.{layer}."
-        for name in ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if gemma else ())):
+        before_ffn = "post_attention_norm" if is_gpt_oss else "ffn_norm"
+        for name in ("attn_norm", before_ffn, *(("post_attention_norm", "post_ffw_norm") if gemma else ())):
             norm(base + name, hidden)
+        if is_gpt_oss:
+            norm(base + "attn_sinks", shape.heads)
         for name in ("attn_q_norm", "attn_k_norm") if shape.norms_heads else ():
             norm(base + name, shape.head_dim)
         for name, rows, columns in (
@@ -124,12 +164,15 @@ def tensors(model: RandomModel) -> list[Matrix]:
             ("attn_output", hidden, queries),
         ):
             matrix(base + name, rows, columns)
+            bias(base + name, rows)
         if shape.experts:
             matrix(base + "ffn_gate_inp", shape.experts, hidden, kind="F32")
+            bias(base + "ffn_gate_inp", shape.experts)
         experts, ending = ((shape.experts,), "_exps") if shape.experts else ((), "")
         ffn = shape.expert_ffn if shape.experts else shape.ffn
         for name, rows, columns in (("ffn_gate", ffn, hidden), ("ffn_up", ffn, hidden), ("ffn_down", hidden, ffn)):
-            matrix(base + name + ending, *experts, rows, columns)
+            matrix(base + name + ending, *experts, rows, columns, kind=model.type)
+            bias(base + name + ending, *experts, rows)
     return found
 
 
@@ -137,6 +180,7 @@ def metadata(model: RandomModel) -> dict[str, Any]:
     """Return the file's keys: int as u32, float as f32, str, bool, and lists of str, float and int (as i32)."""
     shape = model.shape
     arch = "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type.replace("_", "")
+    is_gpt_oss = arch == "gpt-oss"
     keys: dict[str, Any] = {
         "general.architecture": arch,
         "general.name": f"random {model.name}",
@@ -151,7 +195,7 @@ def metadata(model: RandomModel) -> dict[str, Any]:
         f"{arch}.attention.key_length": shape.head_dim,
         f"{arch}.attention.value_length": shape.head_dim,
         f"{arch}.attention.layer_norm_rms_epsilon": 1e-6,
-        f"{arch}.rope.freq_base": 1e6 if shape.window else 5e5,
+        f"{arch}.rope.freq_base": 1.5e5 if is_gpt_oss else 1e6 if shape.window else 5e5,
         f"{arch}.vocab_size": shape.vocab,
     }
     if arch == "llama":
@@ -159,7 +203,10 @@ def metadata(model: RandomModel) -> dict[str, Any]:
     if shape.experts:
         keys |= {f"{arch}.expert_count": shape.experts, f"{arch}.expert_used_count": shape.experts_used}
         keys |= {f"{arch}.expert_feed_forward_length": shape.expert_ffn}
-    if shape.window:
+    if is_gpt_oss:
+        keys |= {f"{arch}.attention.sliding_window": shape.window, f"{arch}.rope.scaling.type": "yarn"}
+        keys |= {f"{arch}.rope.scaling.factor": 32.0, f"{arch}.rope.scaling.original_context_length": 4096}
+    elif shape.window:
         keys |= {"gemma3.attention.sliding_window": shape.window}
         keys |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
     tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -233,13 +280,22 @@ def random_blocks(rng: np.random.Generator, kind: str, deviation: float) -> byte
         numbers = rng.standard_normal(count, np.float32) * np.float32(deviation)
         return numbers.astype("<f2" if kind == "F16" else "<f4").tobytes()
     blocks = rng.integers(0, 256, (count, size), np.uint8)
+    if kind == "MXFP4":
+        blocks[:, 0] = rng.integers(*MXFP4_EXPONENTS, count, np.uint8)
+        return blocks.tobytes()
     # Where a block's half-precision scales are, and the deviation of what they multiply.
     places, spread = {
         "Q4_0": ((0,), 4.6),
         "Q5_0": ((0,), 9.2),
         "Q8_0": ((0,), 73.9),
+        "Q2_K": ((80, 82), 13.4),
+        "Q3_K": ((108,), 43.4),
         "Q4_K": ((0, 2), 300.0),
         "Q6_K": ((208,), 1370.0),
+        "IQ1_S": ((0,), 7.2),
+        "IQ2_XS": ((0,), 56.0),
+        "IQ3_XXS": ((0,), 142.0),
+        "IQ3_S": ((0,), 140.0),
         "IQ4_NL": ((0,), 67.4),
         "IQ4_XS": ((0,), 1246.0),
     }[kind]

@@ -15,13 +15,11 @@ if TYPE_CHECKING:
         EngineConfig,
         ExchangeKind,
         KVDType,
-        LoraSpec,
-        SamplingParams,
         SplitMode,
         WeightScheme,
     )
     from unicorn_async.engine.engine import Engine
-    from unicorn_async.engine.types import AdapterInfo, EngineStats, Token
+    from unicorn_async.engine.types import AdapterInfo, DraftInfo, EngineStats, Token
     from unicorn_async.errors import (
         CacheError,
         CheckpointError,
@@ -59,10 +57,13 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.grammar import Grammar, GrammarKind
     from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
+    from unicorn_async.kv_store.report import KVStoreStats
     from unicorn_async.loader.progress import LoadProgress
     from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
+    from unicorn_async.lora_spec import LoraSpec
     from unicorn_async.memory.report import HeapReport, MemoryReport
     from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.scheduler.request import FinishReason
     from unicorn_async.step.kernel_times import KernelTime
     from unicorn_async.tokenizer.message import ChatMessage, ToolCall
@@ -85,6 +86,7 @@ __all__ = [
     "DeviceLostError",
     "DeviceType",
     "DownloadError",
+    "DraftInfo",
     "Engine",
     "EngineClosedError",
     "EngineConfig",
@@ -100,6 +102,7 @@ __all__ = [
     "HeapReport",
     "InstanceStart",
     "KVDType",
+    "KVStoreStats",
     "KernelTime",
     "LoadProgress",
     "LoraSpec",
@@ -137,6 +140,7 @@ __all__ = [
 
 _MODULES = {  # by name; those of errors alone are not there
     "AdapterInfo": "engine.types",
+    "DraftInfo": "engine.types",
     "AttentionInfo": "hybrid.report",
     "AttentionKind": "config",
     "AttentionStats": "hybrid.report",
@@ -156,14 +160,15 @@ _MODULES = {  # by name; those of errors alone are not there
     "HeapReport": "memory.report",
     "InstanceStart": "gpu.instance_start",
     "KVDType": "config",
+    "KVStoreStats": "kv_store.report",
     "KernelTime": "step.kernel_times",
     "LoadProgress": "loader.progress",
-    "LoraSpec": "config",
+    "LoraSpec": "lora_spec",
     "MemoryReport": "memory.report",
     "ModelSpec": "models.spec",
     "ReadMode": "loader.read_strategy",
     "ReadStrategy": "loader.read_strategy",
-    "SamplingParams": "config",
+    "SamplingParams": "sampling_params",
     "SplitMode": "config",
     "Token": "engine.types",
     "Tokenizer": "tokenizer.tokenizer",

@@ -31,6 +31,7 @@ class RotaryConfig:
     factors: tuple[float, ...] = ()  # factors alone: divisors of the frequencies, one a pair
     long_factors: tuple[float, ...] = ()  # in place of them where a sequence may exceed `original_max_position`
     dim: int = 0
+    num_pairs: int = 0  # that rotate, the first ones, each as it would if all of `dim` did; 0 = all
     amplitude: float = 1.0
     is_still: bool = False  # nothing rotates: a layer without positions
 

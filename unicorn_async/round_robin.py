@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Item = TypeVar("Item")
 
@@ -30,9 +30,18 @@ class RoundRobin(Generic[Item]):
             yield from queue
 
     @property
+    def owners(self) -> Iterable[str]:
+        """Who has something here, in the order of their turns."""
+        return self._queues.keys()
+
+    @property
     def first(self) -> Item:
         """Whose turn it is; there has to be something."""
         return next(iter(self._queues.values()))[0]
+
+    def first_of(self, owner: str) -> Item:
+        """An owner's first item; it has to have one."""
+        return self._queues[owner][0]
 
     def add(self, owner: str, item: Item) -> None:
         """Have an item wait."""
@@ -41,7 +50,11 @@ class RoundRobin(Generic[Item]):
 
     def pop(self) -> Item:
         """Take the first one."""
-        owner, queue = next(iter(self._queues.items()))
+        return self.pop_of(next(iter(self._queues)))
+
+    def pop_of(self, owner: str) -> Item:
+        """Take an owner's first one, whose turn it then was."""
+        queue = self._queues[owner]
         item = queue.popleft()
         self._num -= 1
         if queue:

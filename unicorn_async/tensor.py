@@ -86,19 +86,31 @@ class QuantFormat(Enum):
     """A way to quantise weights; the value is its name, for those from GGUF files the name there.
 
     What is meant by a code is in shaders/quant, one file a layout. `int8` and `int4` hold the values of Q8_0 and Q4_0.
+    F8_E4M3 and `uint4` are of checkpoints that are quantised already, see `packing`.
     """
 
     INT8 = "int8"
     INT4 = "int4"
     NF4 = "nf4"
+    F8_E4M3 = "F8_E4M3"
+    UINT4 = "uint4"
     Q8_0 = "Q8_0"
     Q4_0 = "Q4_0"
     Q4_1 = "Q4_1"
     Q5_0 = "Q5_0"
     Q5_1 = "Q5_1"
+    Q2_K = "Q2_K"
+    Q3_K = "Q3_K"
     Q4_K = "Q4_K"
     Q5_K = "Q5_K"
     Q6_K = "Q6_K"
+    IQ1_S = "IQ1_S"
+    IQ1_M = "IQ1_M"
+    IQ2_XXS = "IQ2_XXS"
+    IQ2_XS = "IQ2_XS"
+    IQ2_S = "IQ2_S"
+    IQ3_XXS = "IQ3_XXS"
+    IQ3_S = "IQ3_S"
     IQ4_NL = "IQ4_NL"
     IQ4_XS = "IQ4_XS"
     MXFP4 = "MXFP4"
@@ -116,18 +128,31 @@ class QuantFormat(Enum):
 
 _Q8 = QuantLayout("q8", 32, 32, 0, 2)
 _Q4 = QuantLayout("q4", 32, 16, 0, 2)
+_IQ1 = QuantLayout("iq1", 256, 8, 4, 10)
+_IQ2 = QuantLayout("iq2", 256, 8, 4, 10)
 _LAYOUTS = {
     QuantFormat.INT8: _Q8,
     QuantFormat.INT4: _Q4,
     QuantFormat.NF4: QuantLayout("nf4", 64, 16, 0, 2),
+    QuantFormat.F8_E4M3: QuantLayout("f8", 64, 32, 0, 4),
+    QuantFormat.UINT4: QuantLayout("uint4", 32, 16, 0, 4),
     QuantFormat.Q8_0: _Q8,
     QuantFormat.Q4_0: _Q4,
     QuantFormat.Q4_1: QuantLayout("q4_1", 32, 16, 0, 4),
     QuantFormat.Q5_0: QuantLayout("q5_0", 32, 16, 4, 2),
     QuantFormat.Q5_1: QuantLayout("q5_1", 32, 16, 4, 4),
+    QuantFormat.Q2_K: QuantLayout("q2_k", 256, 8, 0, 20),
+    QuantFormat.Q3_K: QuantLayout("q3_k", 256, 8, 4, 20),
     QuantFormat.Q4_K: QuantLayout("q4_k", 256, 16, 0, 16),
     QuantFormat.Q5_K: QuantLayout("q5_k", 256, 16, 4, 16),
     QuantFormat.Q6_K: QuantLayout("q6_k", 256, 16, 8, 20),
+    QuantFormat.IQ1_S: _IQ1,
+    QuantFormat.IQ1_M: _IQ1,
+    QuantFormat.IQ2_XXS: _IQ2,
+    QuantFormat.IQ2_XS: _IQ2,
+    QuantFormat.IQ2_S: _IQ2,
+    QuantFormat.IQ3_XXS: QuantLayout("iq3_xxs", 256, 16, 0, 8),
+    QuantFormat.IQ3_S: QuantLayout("iq3_s", 256, 16, 0, 8),
     QuantFormat.IQ4_NL: QuantLayout("iq4_nl", 32, 16, 0, 2),
     QuantFormat.IQ4_XS: QuantLayout("iq4_xs", 256, 16, 0, 8),
     QuantFormat.MXFP4: QuantLayout("mxfp4", 32, 16, 0, 2),
@@ -138,13 +163,39 @@ _SOURCE_BYTES = {
     QuantFormat.Q4_1: 20,
     QuantFormat.Q5_0: 22,
     QuantFormat.Q5_1: 24,
+    QuantFormat.Q2_K: 84,
+    QuantFormat.Q3_K: 110,
     QuantFormat.Q4_K: 144,
     QuantFormat.Q5_K: 176,
     QuantFormat.Q6_K: 210,
+    QuantFormat.IQ1_S: 50,
+    QuantFormat.IQ1_M: 56,
+    QuantFormat.IQ2_XXS: 66,
+    QuantFormat.IQ2_XS: 74,
+    QuantFormat.IQ2_S: 82,
+    QuantFormat.IQ3_XXS: 98,
+    QuantFormat.IQ3_S: 110,
     QuantFormat.IQ4_NL: 18,
     QuantFormat.IQ4_XS: 136,
     QuantFormat.MXFP4: 17,
 }
+
+
+class BlockPlane(Enum):
+    """A plane of quantised weights that is a tensor of its own in a file: codes of blocks of 32, or their scales."""
+
+    MXFP4_CODES = "MXFP4 codes"
+    MXFP4_SCALES = "MXFP4 scales"
+
+    @property
+    def format(self) -> QuantFormat:
+        """What both planes together are."""
+        return QuantFormat.MXFP4
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of a block in the file."""
+        return 16 if self is BlockPlane.MXFP4_CODES else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +242,9 @@ class QuantTensor:
 
 @dataclass(frozen=True, slots=True)
 class MixedTensor:
-    """A matrix whose rows come from several quantised ones, of different formats, one after the other."""
+    """A matrix whose rows come from several ones of different types, some of them quantised, one after the other."""
 
-    parts: tuple[QuantTensor, ...]
+    parts: tuple[Tensor | QuantTensor, ...]
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -68,12 +68,12 @@ void stage(uint buffer_index, uint first_block, uint end) {
         if (r < TILE_N) {
             const uint block = first_block + own_block;
             vec2 scale;
-            float offset;
+            Offset offset;
             unpack_scale(scale_loads[i], weight_rows[i] + block, scale, offset);
             const float mask = block < end ? 1.0 : 0.0;
             const uint to = buffer_index * WEIGHT_SIZE + r * STRIDE + own_block * 4;
-            stage_group(to, code_loads[i], 0, scale.x * mask, offset * mask);
-            stage_group(to + 2, code_loads[i], 1, scale.y * mask, offset * mask);
+            stage_group(to, code_loads[i], 0, scale.x * mask, of_group(offset, 0) * mask);
+            stage_group(to + 2, code_loads[i], 1, scale.y * mask, of_group(offset, 1) * mask);
         }
     }
 }

@@ -1,6 +1,6 @@
 // A linear by tiles.glsl. A workgroup owns TILE_T tokens (along x), TILE_N weight rows (along y) and one of SPLITS parts of K
-// (along z). Of the workgroups that share a tile, the last to finish adds up what all have left. Needs COLUMNS, those of y, and
-// p.scale, p.bias, p.y, p.partials, p.counters, p.tokens, p.n and p.soft_cap.
+// (along z). Of the workgroups that share a tile, the last to finish adds up what all have left. Needs p.scale,
+// p.bias, p.y, p.stride, p.partials, p.counters, p.tokens, p.n and p.soft_cap.
 
 layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_SOFT_CAP = false;
@@ -25,7 +25,7 @@ void finish(uint token, uint first_row, vec4 values) {
         const uint row = first_row + i;
         if (row < p.n) {
             const float value = HAS_BIAS ? values[i] + p.bias.v[row] : values[i];
-            p.y.v[token * COLUMNS + row] = HAS_SOFT_CAP ? soft_cap(value, p.soft_cap) : value;
+            p.y.v[token * p.stride + row] = HAS_SOFT_CAP ? soft_cap(value, p.soft_cap) : value;
         }
     }
 }

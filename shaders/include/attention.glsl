@@ -11,6 +11,12 @@ uint first_key(uint context, uint window) {
     return window != NO_WINDOW && context > window ? context - window : 0;
 }
 
+// What a head's sink adds to the sum of a softmax whose exponents are relative to `maximum`: it is a logit, and has no value. Its
+// bound, beyond which nothing is left of the values, keeps the sum finite.
+float sink_share(float sink, float maximum) {
+    return exp(min(sink - maximum, 80.0));
+}
+
 // cap * tanh(score / cap), with a tanh that neither overflows nor depends on the driver's
 float soft_capped(float score, float cap) {
     float e = exp(-2 * abs(score) / cap);

@@ -55,6 +55,67 @@ void join_splits(uint item, uint token, uint head, uint splits) {
                 value += scale * values[s];
             }
         }
+        total = with_sink(total, highest, head + h);
         store_output(p.y, p.y_scale, token, NUM_HEADS * COLUMNS, (head + h) * COLUMNS + column, value / total);
+    }
+}
+
+// Stores what a workgroup of one subgroup has: the result if it is the whole context, or else for who joins the splits.
+void store_alone(uint item, uint token, uint head, bool whole) {
+    if (key_lane != 0)
+        return;
+    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+        if (whole) {
+            float scale = 1 / with_sink(sum[h], maximum[h], head + h);
+            [[unroll]] for (uint c = 0; c < CHUNKS; c += KV_OCTETS) {
+                uint i = 2 * (h * CHUNKS + c), octet = (head + h) * OCTETS + octet_of(c);
+                if (KV_OCTETS == 1)
+                    store_octet(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet, acc[i] * scale, acc[i + 1] * scale);
+                else
+                    store_octets(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet,
+                                 vec4[](acc[i] * scale, acc[i + 1] * scale, acc[i + 2] * scale, acc[i + 3] * scale));
+            }
+            continue;
+        }
+        uint row = partial_row(item, head + h, gl_WorkGroupID.x);
+        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
+            p.partials.v[row + vector_of(i)] = acc[h * LANE_VECTORS + i];
+        if (lane == 0)
+            p.partials.v[row + COLUMNS] = vec4(maximum[h], sum[h], 0, 0);
+    }
+}
+
+// As `store_alone`, of several subgroups, which join what they have first.
+void store_together(uint item, uint token, uint head, bool whole) {
+    if (gl_SubgroupInvocationID < LANES)
+        [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i) {
+                uint at = h * COLUMNS + vector_of(i);
+                outputs[gl_SubgroupID * VECTORS + at] = acc[h * LANE_VECTORS + i];
+            }
+            maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = maximum[h];
+            sums[h * MAX_SUBGROUPS + gl_SubgroupID] = sum[h];
+        }
+    barrier();
+    for (uint i = local_lane; i < VECTORS; i += WORKGROUP) {
+        uint h = i / COLUMNS, column = i % COLUMNS;
+        float highest = LOWEST, total = 0;
+        for (uint s = 0; s < gl_NumSubgroups; ++s)
+            highest = max(highest, maxima[h * MAX_SUBGROUPS + s]);
+        vec4 value = vec4(0);
+        for (uint s = 0; s < gl_NumSubgroups; ++s) {
+            float scale = exp(maxima[h * MAX_SUBGROUPS + s] - highest);
+            total += scale * sums[h * MAX_SUBGROUPS + s];
+            value += scale * outputs[s * VECTORS + i];
+        }
+        if (whole) {
+            total = with_sink(total, highest, head + h);
+            store_output(p.y, p.y_scale, token, NUM_HEADS * COLUMNS, (head + h) * COLUMNS + column, value / total);
+            continue;
+        }
+        uint row = partial_row(item, head + h, gl_WorkGroupID.x);
+        p.partials.v[row + column] = value;
+        if (column == 0)
+            p.partials.v[row + COLUMNS] = vec4(highest, total, 0, 0);
     }
 }

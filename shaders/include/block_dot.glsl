@@ -28,7 +28,35 @@ int group_dot(uvec4 weights, uvec4 inputs, int sum) {
     return sum;
 }
 
-float block_dot(uvec4 first, uvec4 second, vec2 scale, float offset, InputBlock x) {
+float offset_sum(float offset, ivec2 sums) {
+    return offset * float(sums.x + sums.y);
+}
+
+float offset_sum(vec2 offset, ivec2 sums) {
+    return offset.x * float(sums.x) + offset.y * float(sums.y);
+}
+
+#ifdef FLOAT_CODES
+// Four activations in the order of the elements.
+vec4 input_values(uint word) {
+    const int codes = int(word);
+    return vec4(bitfieldExtract(codes, 0, 8), bitfieldExtract(codes, 16, 8), bitfieldExtract(codes, 8, 8),
+                bitfieldExtract(codes, 24, 8));
+}
+
+float float_dot(uvec4 weights, uvec4 inputs) {
+    float sum = 0.0;
+    [[unroll]] for (uint w = 0; w < 4; w++) {
+        sum += dot(code_values(weights[w]), input_values(inputs[w]));
+    }
+    return sum;
+}
+
+float block_dot(uvec4 first, uvec4 second, vec2 scale, Offset offset, InputBlock x) {
+    return scale.x * x.scale * (float_dot(first, x.first) + float_dot(second, x.second));
+}
+#else
+float block_dot(uvec4 first, uvec4 second, vec2 scale, Offset offset, InputBlock x) {
     const int all_sums = x.sums.x + x.sums.y;
     float sum;
     if (GROUPS_DIFFER) {
@@ -38,7 +66,8 @@ float block_dot(uvec4 first, uvec4 second, vec2 scale, float offset, InputBlock 
         sum = scale.x * float(group_dot(second, x.second, group_dot(first, x.first, -ZERO * all_sums)));
     }
     if (HAS_OFFSET) {
-        sum += offset * float(all_sums);
+        sum += offset_sum(offset, x.sums);
     }
     return sum * x.scale;
 }
+#endif

@@ -17,9 +17,11 @@ struct Row {  // one row to sample, written by the host
     float presence;
     float frequency;
     int top_logprobs;  // -1 = no log-probabilities at all
-    uint penalised;  // 1 = the three penalties above apply
+    uint penalised;  // 0 = no penalties; COUNTS = those above apply, and the choice is counted; else it is not
     uint mask;  // its row of the masks; NO_MASK = every token may come
     uint biases;  // its first among all rows' biases; NO_BIASES = it has none
+    uint token;  // that was proposed to come before the row's own
+    uint proposal;  // how many of the sequence's were, each the token of a row: of this one and those right before it
 };
 
 struct Part {  // what one workgroup found in its chunk of a row
@@ -65,6 +67,7 @@ const uint NO_STATE = 0xffffffffu;
 const uint NO_MASK = 0xffffffffu;
 const uint NO_BIASES = 0xffffffffu;
 const uint NO_TOKEN = 0xffffffffu;
+const uint COUNTS = 1;  // of `penalised`
 const uint IN_PROMPT = 0x80000000u;  // of a count: the token occurs in the prompt; the other bits count it in the output
 
 // By the bits, because a driver may assume that there are no infinities and NaNs.

@@ -2,6 +2,7 @@
 #include "quant/blocks.glsl"
 
 const int ZERO = 0;
+const float SCALE_STEP = 1.0;
 #include "quant/tables/iq4.glsl"
 #include "quant/codes/table.glsl"
 #include "quant/scales/iq4_xs_header.glsl"

@@ -53,7 +53,7 @@ def is_allowed(matchers: Matchers, grammar: Grammar, text: str, end: bool = True
         for byte in text.encode():
             if byte not in ids_of(mask):
                 return False
-            mask = matchers.advance(0, byte)
+            mask = matchers.advance(0, [byte]).mask
         return not end or max(ids_of(mask)) > 256 + 13
     finally:
         matchers.close(0)
@@ -121,14 +121,14 @@ def test_marks_are_control_tokens_where_the_vocabulary_has_them(matchers: Matche
     use = ToolUse((tool,), ToolMode.REQUIRED)
     mask = matchers.open(0, call_grammar(use, KEYED, {"<arg_key>": 272}))
     for byte in b"<tool_call>say\n":
-        mask = matchers.advance(0, byte)
+        mask = matchers.advance(0, [byte]).mask
     assert ids_of(mask) == [ord("<"), 272]  # the call's end begins with the first
-    mask = matchers.advance(0, 272)
+    mask = matchers.advance(0, [272]).mask
     assert {ord("a"), ord("b")} <= set(ids_of(mask))
     matchers.close(0)
     mask = matchers.open(0, call_grammar(use, KEYED, {"</arg_value>": 272}))
     for byte in b"<tool_call>say\n<arg_key>b</arg_key>\n<arg_value>xy":
-        mask = matchers.advance(0, byte)
+        mask = matchers.advance(0, [byte]).mask
     assert ids_of(mask) == [272]
     matchers.close(0)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from math import prod
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.golden.checkpoints import safetensors_bytes
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.names import canonical_name
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
@@ -109,11 +112,10 @@ def test_two_names_of_one_tensor_contradict_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"gptq \(4 bits\)"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, r"awq \(4 bits\)"),
-        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "bitsandbytes"),
+        ({"quantization_config": {"quant_method": "auto-round", "bits": 4}}, r"auto-round \(4 bits\)"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "bitsandbytes"),
         ({"quantization_config": {"load_in_8bit": True}}, r"bitsandbytes \(load_in_8bit\)"),
-        ({"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}, r"fp8 \(e4m3\)"),
+        ({"quantization_config": {"quant_method": "fbgemm_fp8", "fmt": "e4m3"}}, r"fbgemm_fp8 \(e4m3\)"),
         (
             {"quantization_config": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}},
             r"compressed-tensors \(nvfp4-pack-quantized\)",
@@ -168,21 +170,26 @@ def test_quantised_tensors_are_refused_without_a_word_in_the_configuration(
 
 
 def test_the_architecture_comes_before_the_kind_of_weights(tmp_path: Path) -> None:
-    config = {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}
+    config = {"architectures": ["UnheardOfForCausalLM"], "quantization_config": {"quant_method": "eetq"}}
     directory = builders.write(tmp_path, {"a": TENSOR}, config=config)
-    with pytest.raises(UnsupportedModelError, match="GptOssForCausalLM"):
+    with pytest.raises(UnsupportedModelError, match="UnheardOfForCausalLM"):
         Checkpoint.read(directory, model_spec)
-    with pytest.raises(UnsupportedModelError, match="quantised with mxfp4"):
+    with pytest.raises(UnsupportedModelError, match="quantised with eetq"):
         Checkpoint.read(directory)
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    with pytest.raises(UnsupportedModelError, match="GptOssForCausalLM"):
+    with pytest.raises(UnsupportedModelError, match="UnheardOfForCausalLM"):
         Checkpoint.read(directory, model_spec)
 
 
-def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_config", [False, True])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "RWKV-x070-World-0.1B.pth"])
+def test_pickled_weights_are_refused_unopened_with_what_to_do(tmp_path: Path, name: str, has_config: bool) -> None:
     directory = builders.write(tmp_path, {"a": TENSOR})
-    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    with pytest.raises(UnsupportedModelError, match=r"pytorch_model\.bin"):
+    (directory / "model.safetensors").unlink()
+    (directory / name).mkdir()  # which can't be opened
+    if not has_config:
+        (directory / "config.json").unlink()
+    with pytest.raises(UnsupportedModelError, match=rf"{re.escape(name)}, a pickle.*weights_only=True.*save_file"):
         Checkpoint.read(directory)
 
 
@@ -192,3 +199,39 @@ def test_a_directory_without_weights_or_configuration_is_an_error(tmp_path: Path
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
         Checkpoint.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"emb.weight": (8,)}, r"'emb.weight': expected two dimensions, got shape \[8\]"),
+        ({"emb.weight": (8, 4)}, "'blocks.0.ffn.key.weight' is missing"),
+        ({"emb.weight": (8, 4), "blocks.0.ffn.key.weight": (6, 4)}, "'blocks.0.att.w1' is missing"),
+    ],
+)
+def test_what_lacks_beside_rwkv_s_own_names_is_named(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], message: str
+) -> None:
+    found = {**shapes, "blocks.0.att.r_k": (1, 4)}
+    tensors = [(name, "F32", shape, bytes(4 * prod(shape))) for name, shape in found.items()]
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(tensors))
+    with pytest.raises(CheckpointError, match=message):
+        Checkpoint.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("network", "table", "is_turned"),
+    [
+        ("blocks.0.att.w1", "emb.weight", True),
+        ("model.layers.0.attn.w_lora.lora.0.weight", "model.embeddings.weight", False),
+    ],
+)
+def test_small_networks_as_wide_as_the_model_are_turned_by_their_names(
+    tmp_path: Path, network: str, table: str, is_turned: bool
+) -> None:
+    """Their shapes don't say it then."""
+    tensors = {network: builders.tensor("F32", 4, 4), table: builders.tensor("F32", 8, 4)}
+    if is_turned:
+        tensors["blocks.0.att.r_k"] = builders.tensor("F32", 1, 4)
+    found = Checkpoint.read(builders.write(tmp_path, tensors, config={"architectures": ["RWKV7ForCausalLM"]}))
+    assert found.traits.are_networks_turned is is_turned

@@ -9,7 +9,7 @@ import pytest
 
 from unicorn_async.checkpoint.hub import hub_cache
 from unicorn_async.checkpoint.location import find_model, model_name
-from unicorn_async.errors import ConfigError
+from unicorn_async.errors import ConfigError, UnsupportedModelError
 
 
 def add_model(hub: Path, name: str, revision: str, *, main: bool) -> Path:
@@ -133,6 +133,13 @@ def test_a_gguf_file_without_a_suffix_is_one_by_its_first_bytes(tmp_path: Path) 
     blob.write_bytes(b"GGU")
     with pytest.raises(ConfigError, match="is no GGUF file"):
         find_model(blob)
+
+
+def test_a_pickle_is_refused_by_its_name_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "RWKV-x070-World-0.1B.pth"
+    path.write_bytes(b"PK\3\4")
+    with pytest.raises(UnsupportedModelError, match=r"World-0\.1B\.pth, a pickle, .* weights_only=True"):
+        find_model(path)
 
 
 def test_a_repository_of_one_gguf_file_is_found_in_the_cache(tmp_path: Path) -> None:

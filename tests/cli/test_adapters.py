@@ -12,7 +12,7 @@ from tests.golden.adapters import BLENDS, write_adapter
 from tests.golden.checkpoints import write_checkpoint
 from unicorn_async.cli.adapters import lora_spec
 from unicorn_async.cli.options import add_engine_options, engine_config
-from unicorn_async.config import LoraSpec
+from unicorn_async.lora_spec import LoraSpec
 
 from .command import NO_DRIVER, unicorn
 

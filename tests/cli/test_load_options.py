@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from unicorn_async.cli import serve
 from unicorn_async.cli.options import add_engine_options, engine_config
 from unicorn_async.config import SpeculationMode
 from unicorn_async.errors import ConfigError
@@ -25,6 +26,9 @@ def test_options_of_the_load_reach_the_engine() -> None:
     assert (config.vram_bytes, config.gtt_bytes, config.validation) == (6 << 30, 512 << 20, True)
     config = engine_config(parser.parse_args(["--no-cache", "--cache-bytes", "2G"]))
     assert (config.weight_cache, config.cache_bytes) == (False, 2 << 30)
+    assert not config.keeps_blocks
+    config = engine_config(parser.parse_args(["--kv-host", "8G", "--kv-disk", "50G"]))
+    assert (config.kv_host_bytes, config.kv_disk_bytes) == (8 << 30, 50 << 30)
     config = engine_config(parser.parse_args([]))
     assert (config.weight_cache, config.cache_bytes) == (True, None)
     assert (config.num_reader_threads, config.load_trace) == (None, None)
@@ -33,6 +37,18 @@ def test_options_of_the_load_reach_the_engine() -> None:
     assert config.pooling is None
     assert engine_config(parser.parse_args(["--pooling", "last"])).pooling is Pooling.LAST
     assert engine_config(parser.parse_args(["--speculation", "off"])).speculation is SpeculationMode.OFF
+    assert (config.draft, engine_config(parser.parse_args(["--draft", "small"])).draft) == (None, "small")
+    none = engine_config(parser.parse_args(["--draft", "none"]))
+    assert (config.predicts, none.draft, none.predicts) == (True, None, False)
+    with pytest.raises(ConfigError, match="draft: small would propose tokens, and speculation is off"):
+        engine_config(parser.parse_args(["--draft", "small", "--speculation", "off"]))
+
+
+def test_a_draft_without_a_model_is_refused() -> None:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    with pytest.raises(ConfigError, match="--draft small: there is no MODEL to draft for"):
+        serve.run(parser.parse_args(["--draft", "small"]))
 
 
 def test_a_trace_without_a_name_is_refused_by_its_option() -> None:

@@ -12,9 +12,9 @@ from tests.cli.test_progress import Terminal
 from unicorn_async.cli.generate import print_answer
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.progress import ProgressLine
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.errors import DeviceLostError
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

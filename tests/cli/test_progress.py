@@ -22,6 +22,17 @@ def test_a_load_under_way_shows_bytes_speed_layers_and_the_time_left() -> None:
     assert "cache" not in text
     text = load_text(LoadProgress(4_000_000_000, 1_000_000_000, 62, 15, 2.0, False, from_cache=True))
     assert text.endswith("from the cache")
+    coming = LoadProgress(
+        4_000_000_000,
+        1_000_000_000,
+        62,
+        15,
+        2.0,
+        False,
+        bytes_to_download=4_100_000_000,
+        bytes_downloaded=1_200_000_000,
+    )
+    assert load_text(coming).endswith("6.00 s left, 1.2 GB of 4.1 GB downloaded")
 
 
 def test_a_terminal_has_one_line_rewritten_and_none_left_at_the_end() -> None:

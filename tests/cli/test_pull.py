@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GGUF = {"m-Q4_K_M.gguf": b"GGUF" + bytes(3000), "m-Q8_0.gguf": b"GGUF" + bytes(5000)}
-GPT_OSS = {
-    "config.json": b'{"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}',
+UNKNOWN = {
+    "config.json": b'{"architectures": ["UnheardOfForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}',
     "tokenizer.json": b"{}",
     "model.safetensors": bytes(5000),
 }
@@ -37,7 +37,7 @@ GPT_OSS = {
 @pytest.fixture
 def hub() -> Iterator[HubServer]:
     demo = {path.name: path.read_bytes() for path in demo_model_dir().iterdir() if path.is_file()}
-    with HubServer({"org/m-GGUF": GGUF, "org/tiny": demo, "org/oss": GPT_OSS}) as server:
+    with HubServer({"org/m-GGUF": GGUF, "org/tiny": demo, "org/unknown": UNKNOWN}) as server:
         yield server
 
 
@@ -74,7 +74,7 @@ def test_models_are_pulled_listed_and_removed(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pull", "org/oss"), "architectures ['GptOssForCausalLM'] is not supported"),
+        (("pull", "org/unknown"), "architectures ['UnheardOfForCausalLM'] is not supported"),
         (("pull", "org/m-GGUF:Q5_0"), "give one of org/m-GGUF:Q4_K_M"),
         (("pull", "../m"), "expected ORG/NAME"),
         (("rm", "org/m"), "org/m: not in "),
@@ -94,8 +94,12 @@ def test_what_can_t_be_done_is_one_line(
 @pytest.mark.parametrize(
     ("metadata", "tensors", "message"),
     [
-        ({"general.architecture": "gpt-oss"}, {}, "'gpt-oss' is not supported"),
-        (gguf_metadata("llama"), {**gguf_tensors("llama", "F16"), "x": Tensor(10, (256,), bytes(84))}, "dtype Q2_K is"),
+        ({"general.architecture": "unheard-of"}, {}, "'unheard-of' is not supported"),
+        (
+            gguf_metadata("llama"),
+            {**gguf_tensors("llama", "F16"), "x": Tensor(35, (256,), bytes(66))},
+            "dtype TQ2_0 is",
+        ),
         ({**gguf_metadata("gemma3"), "gemma3.expert_count": U32(8)}, gguf_tensors("gemma3", "F16"), "experts are not"),
         (gguf_metadata("llama"), gguf_tensors("llama", "F16"), None),
         ({}, {}, None),  # damaged, which who loads it says
@@ -116,7 +120,7 @@ def test_a_header_that_is_not_there_yet_or_of_a_part_refuses_nothing(kept: int, 
     Teller().check_gguf("m.gguf", path.stat().st_size, io.BytesIO(path.read_bytes()[:kept]), is_whole=False)
 
 
-async def test_a_server_brings_its_model_first_and_asks_nobody_when_it_is_there(
+async def test_a_server_brings_its_model_and_asks_nobody_when_it_is_there(
     environ: dict[str, str], hub: HubServer
 ) -> None:
     asked = []

@@ -13,8 +13,8 @@ from unicorn_async.cli import serve
 from unicorn_async.cli.options import engine_config
 from unicorn_async.cli.serving import server_options
 from unicorn_async.cli.settings import parse_settings
-from unicorn_async.config import LoraSpec
 from unicorn_async.errors import ConfigError
+from unicorn_async.lora_spec import LoraSpec
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,12 +74,31 @@ def test_the_printed_file_gives_the_same_options(tmp_path: Path) -> None:
     text = parse(*given, "--print-config", environ={"UNICORN_PORT": "7"}).print_config
     assert "secret" not in text
     assert "port = 7  # UNICORN_PORT" in text
-    assert "# device is not set" in text
+    assert "# device is not set: the fastest GPU that has room" in text
+    assert "# max-connections = 1024  # default" in text
+    assert '# speculation = "auto"  # default: where that can be' in text
     assert tomllib.loads(text)["attention"] == "vulkan:0"
     again = parse("--config", file_with(tmp_path, text), "--api-key", "secret")
     given_again = vars(parse(*given, environ={"UNICORN_PORT": "7"}))
     assert {**vars(again), "config": None} == given_again
     assert server_options(again).api_key == "secret"
+
+
+def test_options_that_are_not_set_are_printed_with_what_goes_for_them() -> None:
+    lines = parse("--print-config").print_config.splitlines()
+    none = {
+        "api-key",
+        "api-key-file",
+        "tls-cert",
+        "tls-key",
+        "store",
+        "otlp-endpoint",
+        "load-trace",
+        "step-trace",
+    }
+    assert {line for line in lines if line.endswith("is not set")} - {"# model is not set"} == {
+        f"# {name} is not set" for name in none
+    }
 
 
 WRONG = [

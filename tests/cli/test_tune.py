@@ -12,9 +12,16 @@ from tests.conftest import VALIDATION
 from unicorn_async.cli.banner import tuning_lines
 from unicorn_async.cli.main import main
 from unicorn_async.engine.user_folders import tuning_folder
+from unicorn_async.gpu.tuned import Input
 from unicorn_async.ops.linear_plans.candidates import candidates, choice
 from unicorn_async.ops.linear_plans.product import Product
-from unicorn_async.tune.table import MAX_CHOICES
+from unicorn_async.ops.rows import RowForm
+from unicorn_async.tune.choices import shaders_digest
+from unicorn_async.tune.contests import Contest
+from unicorn_async.tune.products import ModelProduct
+from unicorn_async.tune.survey import Findings
+from unicorn_async.tune.table import MAX_CHOICES, DeviceKey, PlanKey, TunedForm, TunedProduct, TuningTable
+from unicorn_async.tune.tuner import FormMeasurement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,3 +128,52 @@ def test_the_banner_tells_of_choices_that_are_used(device: Device) -> None:
     tuned = dict([choice(device.info, product, candidates(device.info, product)[-1])])
     (line,) = tuning_lines(replace(device.info, tuned=tuned))
     assert line.startswith("tuning   1 product by kernels that were measured")
+    forms = dict.fromkeys([Input("q4", 16, 64), Input("q8", 16, 64)], "blocks")
+    (line,) = tuning_lines(replace(device.info, forms=forms))
+    assert line.startswith("tuning   2 inputs in forms that were measured")
+    (line,) = tuning_lines(replace(device.info, tuned=tuned, forms=forms))
+    assert line.startswith("tuning   1 product by kernels, 2 inputs in forms that were measured")
+
+
+def settled(device: Device, monkeypatch: pytest.MonkeyPatch, best: RowForm) -> None:
+    """Have `unicorn tune` find that an input of 16 tokens had better have a form."""
+    key = Product("q4", 16, 256, 4096)
+    ways = {RowForm.HALVES: (ModelProduct(key, "o", 3),), RowForm.BLOCKS: (ModelProduct(key, "o", 3),)}
+    found = Findings(forms=[FormMeasurement(Contest(16, 4096, ways), best, 900.0, 600.0)])
+    monkeypatch.setattr("unicorn_async.cli.tune.survey", lambda *_, **__: found)
+    assert tune(device) == 0
+
+
+def test_forms_are_told_kept_and_forgotten_where_the_rules_win_again(
+    device: Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settled(device, monkeypatch, RowForm.BLOCKS)
+    text = capsys.readouterr().out
+    assert "input of 4096 columns, 16 tokens: halves 900.0 µs, blocks 600.0 µs: 50%" in text
+    assert "inputs measured in two forms: 1, faster not in the rules' one: 1" in text
+    table = tuning_folder().find(device.info)
+    assert table is not None
+    assert table.forms == (TunedForm(Input("q4", 16, 4096), RowForm.HALVES, RowForm.BLOCKS, 900.0, 600.0),)
+    assert main(["tune", "--show"]) == 0
+    assert "input of 4096 columns of q4, 16 tokens: halves 900.0 µs, blocks 600.0 µs: 50%" in capsys.readouterr().out
+    monkeypatch.setattr("unicorn_async.cli.tune.survey", lambda *_, **__: Findings())
+    assert tune(device) == 0
+    again = tuning_folder().find(device.info)
+    assert again is not None and again.forms == table.forms
+    settled(device, monkeypatch, RowForm.HALVES)
+    again = tuning_folder().find(device.info)
+    assert again is not None and again.forms == ()
+
+
+def test_choices_of_products_that_read_another_form_now_are_forgotten(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = PlanKey("linear_quant_vec_q4", (("ROWS", 1),))
+    reads, other = Product("q4", 16, 256, 4096), Product("q4", 8, 256, 4096)
+    choices = tuple(TunedProduct(product, plan, plan, 2.0, 1.0) for product in (reads, other))
+    table = TuningTable(DeviceKey.of(device.info), shaders_digest(), choices)
+    tuning_folder().write(device.info, table)
+    for best, left in ((RowForm.HALVES, [reads, other]), (RowForm.BLOCKS, [other])):
+        settled(device, monkeypatch, best)
+        again = tuning_folder().find(device.info)
+        assert again is not None and [one.product for one in again.choices] == left

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

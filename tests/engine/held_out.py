@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:

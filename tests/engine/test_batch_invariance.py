@@ -12,7 +12,7 @@ import pytest
 
 from tests.golden.checkpoints import golden
 from tests.ops import sampling_reference as reference
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,10 @@ import pytest
 import unicorn_async
 from tests.ops.sampling_reference import biased, log_softmax
 from tests.scheduler.made_scheduler import add, make_scheduler
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import ParameterError, RequestError
 from unicorn_async.grammar import Grammar
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.tokenizer import ChatMessage
 
 from .answers import PROMPT, answer, logits_behind, prompt_of

@@ -199,7 +199,6 @@ async def test_a_full_disk_is_a_line_in_the_log_and_no_more(
     """A limit of the process stands for the disk's: the kernel refuses in the middle of a write."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with open_cached() as engine:
-        await engine.loaded()
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
         try:
             status = await engine.cache_settled()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.background import run_to_end
-from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, SamplingParams, WeightScheme
+from unicorn_async.config import AttentionKind, AttentionTarget, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.opening import open_model
 from unicorn_async.errors import (
@@ -28,6 +28,8 @@ from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.host_pages import PAGE_BYTES, return_freed_memory
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import Memory
+from unicorn_async.lora_spec import LoraSpec
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.step.runner import Runner
 
 from .answers import PROMPT, answer, prompt_of
@@ -38,7 +40,7 @@ from .loading_gate import HELD_FROM, LoadingGate, some_layers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unicorn_async.engine.opening import OpenedModel
+    from unicorn_async.engine.opened_model import OpenedModel
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.scheduler.batch import Batch
 

@@ -90,7 +90,10 @@ async def test_in_the_middle_of_an_answer(open_engine: OpenEngine) -> None:
         await waiting
 
 
-async def test_where_another_device_attends(open_engine: OpenEngine, device_info: DeviceInfo) -> None:
+async def test_where_another_device_attends(
+    open_engine: OpenEngine, device_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LoadingGate(monkeypatch, HELD_FROM)
     there = AttentionTarget(AttentionKind.VULKAN, str(device_info.index))
     async with open_engine(attention=there) as engine:
         waiting = asyncio.create_task(answer(engine))

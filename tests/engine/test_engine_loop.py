@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import QueueFullError
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import PENDING, Sequence
@@ -189,6 +189,35 @@ async def test_tokens_that_a_stop_string_cut_off_are_counted(tokenizer: Tokenize
         loop.add(stream)
         tokens = await all_tokens(stream)
     assert [(token.text, token.num_unseen) for token in tokens] == [("", 1), ("", 2), ("o", 2), ("", 3), ("", 4)]
+
+
+async def test_an_end_token_is_counted_as_one_without_text(tokenizer: Tokenizer) -> None:
+    letter = tokenizer.encode("o", add_bos=False)[0]
+    runner = FakeRunner({"a": [letter, letter, 1, letter, letter, letter]})
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(max_tokens=6, stop=("oox",), top_logprobs=0), tokenizer)
+        loop.add(stream)
+        tokens = await all_tokens(stream)
+    assert [(token.text, token.num_unseen) for token in tokens] == [("", 1), ("", 2), ("oo", 1)]
+
+
+async def test_tokens_know_where_their_text_begins_whether_it_is_complete_or_shown_by_then(
+    tokenizer: Tokenizer,
+) -> None:
+    ids = [tokenizer.encode(text, add_bos=False) for text in ("a", "☃", "ot", "b")]
+    runner = FakeRunner({"a": [token_id for part in ids for token_id in part]})
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(max_tokens=sum(map(len, ids)), stop=("otw",), top_logprobs=0), tokenizer)
+        loop.add(stream)
+        tokens = await all_tokens(stream)
+    assert "".join(token.text for token in tokens) == "a☃otb"
+    assert len(ids[1]) > 1  # no token has the whole character
+    offsets = [token.text_offset for token in tokens]
+    assert offsets[: 1 + len(ids[1])] == [0] + [1] * len(ids[1])
+    assert offsets[1 + len(ids[1])] == 2
+    assert offsets[-1] == 4
 
 
 async def test_a_token_after_the_end_that_was_under_way_is_dropped(tokenizer: Tokenizer) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.ops import sampling_reference as reference
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import PromptTooLongError, RequestError
+from unicorn_async.sampling_params import SamplingParams
 
 from .answers import PROMPT, Answer, answer, logits_behind, prompt_of
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from tests.checkpoint.gguf.builders import Tensor, write, write_parts
+from tests.checkpoint.gguf.encoders import encoded
 from tests.checkpoint.gguf.family_files import FAMILY_FILES, write_family
 from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
+from tests.checkpoint.gguf.mixed_file import write_mix
 from tests.golden.cases import FIRST_CASES, Layout
 from tests.golden.checkpoints import golden
 from tests.tokenizer.gguf.metadata import byte_level_metadata
+from unicorn_async.checkpoint.gguf.ggml_types import GGML_TYPES
 from unicorn_async.cli.main import main
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnsupportedModelError
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine
 
-NVFP4 = 40  # its number in a file
 TOLERANCE = 1e-2  # in standard deviations of the logits
 TEXT_CASES = [name for name, case in FIRST_CASES.items() if case.layout is Layout.TEXT]
 
@@ -66,13 +69,26 @@ async def test_a_split_file_answers_as_the_directory_does(tmp_path: Path, open_e
         assert [token.id async for token in engine.stream("some text")] == wanted
 
 
-def test_a_type_without_kernels_is_refused_by_its_name(tmp_path: Path) -> None:
-    tensors = gguf_tensors("llama", "F16")
-    rows, columns = tensors["blk.1.ffn_down.weight"].shape
-    tensors["blk.1.ffn_down.weight"] = Tensor(NVFP4, (rows, columns), bytes(rows * columns // 64 * 36))
+@pytest.mark.parametrize("number", [34, 35, 40, 41], ids=lambda number: GGML_TYPES[number].name)
+def test_a_type_without_kernels_is_refused_by_its_name(number: int, tmp_path: Path) -> None:
+    kind, tensors = GGML_TYPES[number], gguf_tensors("llama", "F16")
+    rows = tensors["blk.1.ffn_down.weight"].shape[0]
+    tensors["blk.1.ffn_down.weight"] = Tensor(
+        number, (rows, 256), bytes(rows * 256 // kind.block_elements * kind.block_bytes)
+    )
     path = write(tmp_path / "quantised.gguf", metadata("llama", tmp_path), tensors)
-    with pytest.raises(UnsupportedModelError, match=r"'blk\.1\.ffn_down\.weight': dtype NVFP4 is not supported"):
+    with pytest.raises(UnsupportedModelError, match=rf"'blk\.1\.ffn_down\.weight': dtype {kind.name} is not supported"):
         ModelFiles.read(path)
+
+
+async def test_queries_and_gates_may_be_quantised_beside_what_is_not(tmp_path: Path, open_engine: OpenEngine) -> None:
+    tensors, reference = gguf_tensors("llama", "F16"), golden("llama")
+    for name in ("blk.0.attn_q.weight", "blk.1.attn_k.weight", "blk.1.ffn_gate.weight", "blk.2.ffn_up.weight"):
+        values = np.frombuffer(tensors[name].data, np.float16).reshape(tensors[name].shape)
+        tensors[name] = encoded("Q8_0", values.astype(np.float32))
+    path = write(tmp_path / "mixed.gguf", gguf_metadata("llama"), tensors)
+    async with open_engine(path, skip_tokenizer=True) as engine:
+        assert [reference.error(n, await engine.logits(reference.prompts[n])) <= 0.1 for n in (0, 1)] == [True, True]
 
 
 def test_inspect_shows_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +99,19 @@ def test_inspect_shows_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "layers 0 to 2 are alike" in shown
     assert shown.count("copied, rows reordered") == 2
     assert "rope_freqs.weight" in shown
+
+
+def test_inspect_says_what_blocks_take_in_memory_beside_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(write_mix(tmp_path / "mix.gguf"))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for kind, more in (
+        ("Q2_K", ""),
+        ("Q3_K", " of 3.44 bits a weight to 3.62"),
+        ("IQ3_S", " of 3.44 bits a weight to 4.25"),
+    ):
+        assert any(f" {kind} " in line and line.endswith(f", re-layout{more}") for line in lines)
 
 
 def test_inspect_says_in_both_tables_that_blocks_are_laid_out_anew(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import unicorn_async
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import ConfigError, GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar
+from unicorn_async.guidance.process import GuidanceProcess
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
@@ -157,9 +161,6 @@ async def test_what_has_ended_leaves_no_matcher_behind(open_engine: OpenEngine) 
 async def test_a_process_that_ends_fails_who_needed_it_and_is_started_again(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import os
-    import signal
-
     async with open_engine(MODEL) as engine:
         other = asyncio.create_task(ask(engine, ignore_eos=True, max_tokens=100))
         prompt = engine.tokenizer.encode_chat([ChatMessage("user", "Hi")])
@@ -174,6 +175,39 @@ async def test_a_process_that_ends_fails_who_needed_it_and_is_started_again(
         assert text_of(await ask(engine, grammar=Grammar.choice(["again"]))) == "again"
         assert len(await other) == 100
     assert "the process that follows a grammar has ended" in caplog.text
+
+
+async def test_a_grammar_that_finds_the_process_ended_before_anybody_saw_it_has_another_one(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuidanceProcess, "has_ended", property(lambda process: process._is_closed))
+    async with open_engine(MODEL) as engine:
+        await engine.check_grammar(Grammar.choice(["before"]))
+        first = engine._guides.process
+        assert first is not None
+        os.killpg(first.pid, signal.SIGKILL)
+        await asyncio.to_thread(os.waitid, os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+        await engine.check_grammar(Grammar.choice(["again"]))
+        assert engine._guides.process is not first
+        assert engine.outages == {}
+
+
+async def test_a_process_that_cannot_be_started_is_an_outage_until_one_is(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    grammar = Grammar.choice(["again"])
+    async with open_engine(MODEL) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr("unicorn_async.guidance.process.subprocess.Popen", none)
+            with pytest.raises(GrammarLostError) as caught:
+                await engine.check_grammar(grammar)
+        assert engine.outages == {"grammars": str(caught.value)}
+        assert len(await ask(engine, max_tokens=2, ignore_eos=True)) == 2
+        await engine.check_grammar(grammar)
+        assert engine.outages == {}
 
 
 @pytest.mark.parametrize(

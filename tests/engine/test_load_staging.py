@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.golden.adapters import BLENDS, write_adapter
-from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
+from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.loader.staging import StagingRing
+from unicorn_async.lora_spec import LoraSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

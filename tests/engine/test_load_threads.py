@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.golden.adapters import BLENDS, write_adapter
-from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, WeightScheme
+from unicorn_async.config import AttentionKind, AttentionTarget, WeightScheme
 from unicorn_async.gpu.kernel import Kernel, KernelLibrary
 from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.queue import Queue
+from unicorn_async.lora_spec import LoraSpec
 
 from .answers import PROMPT, answer
 from .loading_gate import HELD_FROM, LoadingGate, some_layers

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import CheckpointError, MissingFeatureError
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.ops.subgroups import matrix_subgroup_size
+from unicorn_async.sampling_params import SamplingParams
 
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog

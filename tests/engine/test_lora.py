@@ -14,11 +14,13 @@ from tests.golden.cases import CASES
 from tests.golden.checkpoints import encode, golden, safetensors_bytes, weights
 from tests.lora import adapters
 from unicorn_async.cache.lookup import CacheState
-from unicorn_async.config import LoraSpec, WeightScheme
+from unicorn_async.config import WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, UnsupportedModelError
+from unicorn_async.lora_spec import LoraSpec
 
 from .checkpoint_files import write_model
+from .loading_gate import HELD_FROM, LoadingGate, some_layers
 from .test_gguf import metadata
 from .test_quantised import quantised_files
 
@@ -202,9 +204,13 @@ async def test_an_adapter_that_is_not_there_fails_the_start(tmp_path: Path, open
             pass
 
 
-async def test_an_engine_that_is_closed_while_it_blends_frees_everything(open_engine: OpenEngine, specs: Specs) -> None:
+async def test_an_engine_that_is_closed_while_it_blends_frees_everything(
+    open_engine: OpenEngine, specs: Specs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LoadingGate(monkeypatch, HELD_FROM)
     async with open_engine("llama", loras=specs["llama"]) as engine:
         memory = engine._model.device.memory
+        await some_layers(engine, at_least=1)
         watching = engine.load_progress()
         await anext(watching)
     assert memory.num_buffers == 0

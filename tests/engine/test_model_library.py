@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
-from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, LoraSpec, WeightScheme
-from unicorn_async.engine.model_library import AdapterChoice, ModelChoice, ModelLibrary
+from tests.checkpoint.partial_files import Coming
+from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog, given_entry
+from unicorn_async.checkpoint.partial_file import ModelDownload
+from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, WeightScheme
+from unicorn_async.engine.model_library import AdapterChoice, ListedModel, ModelChoice, ModelLibrary
 from unicorn_async.errors import (
     CheckpointError,
     ConfigError,
+    DownloadError,
     ModelNotFoundError,
     NpuUnavailableError,
     OutOfMemoryError,
     UnsupportedModelError,
 )
+from unicorn_async.lora_spec import LoraSpec
 from unicorn_async.npu import choice as npu_choice
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.resources import demo_model_dir
@@ -68,6 +73,35 @@ def test_a_default_scheme_gives_way_where_weights_are_quantised_already(config: 
         library.prepare(ModelChoice("blocks.gguf", weights=WeightScheme.INT4))
 
 
+def test_a_model_that_is_on_its_way_can_be_chosen_and_is_not_looked_for(
+    model_directory: WriteModel, config: EngineConfig, tmp_path: Path
+) -> None:
+    shutil.copytree(model_directory("llama"), tmp_path / "tiny")
+    file = Coming.of(tmp_path / "tiny" / "model.safetensors", 20_000)
+    download = ModelDownload("org/tiny", tmp_path / "tiny", {file.path: file.file})
+    catalog = ModelCatalog(CatalogEntry("mine", "org/tiny"), [], {"HF_HOME": str(tmp_path)})
+    library = ModelLibrary(catalog, config, download=download)
+    assert ListedModel("mine") in library.models(10.0)
+    assert library.prepare(ModelChoice("mine")).location == "org/tiny"
+    assert library.placement(ModelChoice("mine")).bytes_to_read > 20_000
+    file.file.fail(DownloadError("no more"))
+    with pytest.raises(DownloadError, match=r"^no more$"):
+        library.prepare(ModelChoice("mine"))
+
+
+def test_a_model_whose_download_failed_can_be_chosen_once_another_process_has_brought_it(
+    model_directory: WriteModel, config: EngineConfig, tmp_path: Path
+) -> None:
+    shutil.copytree(model_directory("llama"), tmp_path / "tiny")
+    content = (tmp_path / "tiny" / "model.safetensors").read_bytes()
+    file = Coming.of(tmp_path / "tiny" / "model.safetensors", 20_000)
+    download = ModelDownload("org/tiny", tmp_path / "tiny", {file.path: file.file})
+    library = ModelLibrary(ModelCatalog(CatalogEntry("mine", "org/tiny")), config, download=download)
+    file.file.fail(DownloadError("no more"))
+    file.path.write_bytes(content)
+    assert library.prepare(ModelChoice("mine")).location == "org/tiny"
+
+
 def test_a_model_that_the_npu_can_not_attend_for_is_refused(
     catalog: ModelCatalog, config: EngineConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -83,11 +117,12 @@ def test_adapters_belong_to_the_first_load_of_the_given_model(
     catalog: ModelCatalog, config: EngineConfig, tmp_path: Path
 ) -> None:
     lora = LoraSpec(tmp_path)
-    library = ModelLibrary(catalog, replace(config, loras=(lora,)))
+    library = ModelLibrary(catalog, replace(config, loras=(lora,), draft="small"))
     given = library.given()
     assert given is not None
-    assert given.config.loras == (lora,)
-    assert library.prepare(ModelChoice("demo")).config.loras == ()
+    assert (given.config.loras, given.config.draft) == ((lora,), "small")
+    chosen = library.prepare(ModelChoice("demo")).config
+    assert (chosen.loras, chosen.draft) == ((), None)
 
 
 async def test_each_load_replaces_the_trace_of_the_one_before_it(

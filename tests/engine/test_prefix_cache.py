@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import RequestError
+from unicorn_async.sampling_params import SamplingParams
 
 from .answers import answer, prompt_of
 
@@ -78,10 +78,3 @@ async def test_while_the_model_loads_prompts_share_too(open_engine: OpenEngine) 
     async with open_engine() as engine:
         answers = await asyncio.gather(*(answer(engine, LONG) for _ in range(4)))
         assert [made.ids for made in answers] == [expected] * 4
-
-
-async def test_a_model_with_a_state_of_its_own_shares_nothing(open_engine: OpenEngine) -> None:
-    async with open_engine("lfm2") as engine:
-        first, second = [await answer(engine, LONG) for _ in range(2)]
-        assert first.ids == second.ids
-        assert second.tokens[0].num_prompt_found == 0

@@ -32,7 +32,7 @@ MOST_DIVERGENCE = {
 }
 MOST_CACHE_DIVERGENCE = 6.6e-5  # of a cache of int8, likewise
 MOST_PERPLEXITY = 1.01  # of the right answers; every format had 1.003 to 1.005
-FEW, MORE = 12, 40
+FEW, MORE = 8, 24
 OPTIONS = {"max_context": 1024, "max_num_seqs": 16}
 
 
@@ -77,7 +77,7 @@ async def test_q8_0_answers_as_f16_does(open_engine: OpenEngine, tmp_path: Path)
         await answers_of(open_engine, write_demo_gguf(tmp_path / f"{kind}.gguf", kind), those)
         for kind in ("F16", "Q8_0")
     ]
-    assert num_equal(q8_0, f16) >= 0.99 * MORE
+    assert num_equal(q8_0, f16) >= MORE - 1
 
 
 @pytest.mark.whole("how much a cache in int8 loses of a held-out text")

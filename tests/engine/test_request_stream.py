@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.types import FinishReason
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.sequence import Sequence
 from unicorn_async.step.result import SampledToken
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.golden.checkpoints import golden
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import QueueFullError, RequestError
 from unicorn_async.ops.subgroups import matrix_subgroup_size
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.step_budget import StepBudget
 
 from .answers import PROMPT, answer, prompt_of

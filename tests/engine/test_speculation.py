@@ -12,9 +12,11 @@ import pytest
 
 import unicorn_async
 from tests.golden.demo import demo_answers
-from unicorn_async.config import SamplingParams
-from unicorn_async.errors import RequestError, UnsupportedModelError
+from unicorn_async.errors import RequestError
+from unicorn_async.grammar import Grammar
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.step_costs import StepCosts
+from unicorn_async.tokenizer import ChatMessage
 
 from .answers import answer, prompt_of
 from .test_batch_invariance import Job, margin, run_job
@@ -98,6 +100,8 @@ ASKED: list[dict[str, Any]] = [
     {"max_tokens": 40, "top_logprobs": 3},
     {"max_tokens": 40, "repetition_penalty": 1.3},
     {"max_tokens": 40, "presence_penalty": 0.4, "frequency_penalty": 0.2, "temperature": 0.6, "seed": 5},
+    {"max_tokens": 40, "presence_penalty": -1.5, "frequency_penalty": -0.3, "repetition_penalty": 0.8},
+    {"max_tokens": 60, "frequency_penalty": 0.02, "temperature": 0.4, "seed": 9},
     {"max_tokens": 40, "logit_bias": {7: 3.0, 9: -100.0}, "min_tokens": 20, "ignore_eos": False},
     {"max_tokens": 40, "stop": ("e",)},
     {"max_tokens": 40, "ignore_eos": False, "temperature": 1.0, "seed": 6},
@@ -164,6 +168,85 @@ async def test_a_prediction_right_or_wrong_changes_no_token_and_is_counted(
     assert (off[-1].num_predicted_right, off[-1].num_predicted_wrong) == (0, 0)
 
 
+async def test_penalties_count_what_was_proposed_and_right(open_engine: OpenEngine, always: None) -> None:
+    """Answers that repeat until what is counted of them turns them elsewhere: a token counted twice would show."""
+    asked = [
+        {"max_tokens": 60, "frequency_penalty": penalty, "repetition_penalty": 0.9, **chosen}
+        for penalty in (0.05, 0.2)
+        for chosen in ({}, {"temperature": 0.5, "seed": 4})
+    ]
+    async with open_engine(speculation="lookup") as engine:
+        found = [(await answer(engine, repeating(number), **one)).ids for number, one in enumerate(asked)]
+        speculation = speculation_of(engine)
+        assert speculation.num_right > 40
+        assert speculation.num_proposed - speculation.num_right > 20
+        together = await asyncio.gather(*(answer(engine, repeating(n), **one) for n, one in enumerate(asked)))
+    async with open_engine() as engine:
+        expected = [(await answer(engine, repeating(number), **one)).ids for number, one in enumerate(asked)]
+    assert found == expected
+    assert [one.ids for one in together] == expected
+    assert sum(len(set(ids)) > 5 for ids in expected) >= 2
+
+
+PEOPLE = Grammar.json_schema(
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"name": {"enum": ["Ada", "Grace"]}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+            "required": ["name", "age"],
+            "additionalProperties": False,
+        },
+        "minItems": 2,
+        "maxItems": 2,
+    }
+)
+GUIDED: list[dict[str, Any]] = [
+    {"grammar": PEOPLE},
+    {"grammar": PEOPLE, "temperature": 1.0, "seed": 3},
+    {"grammar": PEOPLE, "temperature": 1.0, "seed": 4, "top_logprobs": 3, "frequency_penalty": 0.5},
+    {"grammar": Grammar.regex("(the same words, ){4}end"), "temperature": 0.8, "seed": 5},
+    {"temperature": 0.7, "seed": 6, "max_tokens": 20, "ignore_eos": True},
+]
+
+
+async def ask_guided(engine: Engine, asked: dict[str, Any]) -> list[Token]:
+    prompt = engine.tokenizer.encode_chat([ChatMessage("user", "Who is there?")])
+    return [token async for token in engine.stream(prompt, SamplingParams(**({"max_tokens": 128} | asked)))]
+
+
+async def test_answers_with_a_grammar_are_the_same_in_fewer_steps(open_engine: OpenEngine, always: None) -> None:
+    async with open_engine(MODEL, speculation="lookup") as engine:
+        found = [await ask_guided(engine, asked) for asked in GUIDED]
+        steps, stats = engine.stats().steps, engine.stats()
+        assert stats.proposed_tokens_right > 30
+        together = await asyncio.gather(*(ask_guided(engine, asked) for asked in GUIDED[1:]))
+        assert len(engine._guides) == 0
+        assert engine.stats().blocks_used == 0
+    async with open_engine(MODEL) as engine:
+        expected = [await ask_guided(engine, asked) for asked in GUIDED]
+        assert steps < 0.75 * engine.stats().steps
+    for one, other in zip((*found, *together), (*expected, *expected[1:]), strict=True):
+        assert [token.id for token in one] == [token.id for token in other]
+        assert one[-1].finish_reason == other[-1].finish_reason
+
+
+async def test_an_answer_with_a_grammar_that_lost_its_place_goes_on_as_without(
+    open_engine: OpenEngine, always: None
+) -> None:
+    tight = {"max_num_seqs": 3, "max_context": 128, "kv_cache_bytes": 1 << 19}
+    grammar = Grammar.regex(r"([a-z]{4} [0-9]{4}, and so on\n){4}")
+    asked = [{"grammar": grammar, "temperature": 1.0, "seed": number} for number in range(3)]
+    async with open_engine(MODEL) as engine:
+        together = await asyncio.gather(*(ask_guided(engine, one) for one in asked))
+        expected = [[token.id for token in tokens] for tokens in together]
+    async with open_engine(MODEL, speculation="lookup", **tight) as engine:
+        found = await asyncio.gather(*(ask_guided(engine, one) for one in asked))
+        assert [[token.id for token in tokens] for tokens in found] == expected
+        assert engine.stats().preemptions > 0
+        assert engine.stats().proposed_tokens_right > 0
+
+
 async def test_sequences_that_lose_their_place_or_leave_change_nothing(open_engine: OpenEngine, always: None) -> None:
     tight = {"max_context": 128, "kv_cache_bytes": 1 << 19, "max_num_seqs": 4}
 
@@ -199,9 +282,54 @@ async def test_blocks_that_later_requests_share_have_no_wrong_tokens(open_engine
         assert (await answer(engine, [*first, *begun.ids], max_tokens=20)).ids == again.ids
 
 
-async def test_nothing_is_proposed_to_models_whose_state_can_not_go_back(open_engine: OpenEngine) -> None:
+STATEFUL: list[dict[str, Any]] = [
+    {"max_tokens": 70},
+    {"max_tokens": 90, "temperature": 1.0, "seed": 3},
+    {"max_tokens": 50, "temperature": 0.7, "seed": 4, "top_k": 20, "frequency_penalty": 0.3},
+    {"max_tokens": 30, "top_logprobs": 3},
+]
+
+
+def edited(ids: list[int]) -> list[int]:
+    """An answer with a token more, or another one, every now and then."""
+    found: list[int] = []
+    for at, token in enumerate(ids):
+        found += [500, token] if at % 13 == 7 else [501] if at % 17 == 11 else [token]
+    return found
+
+
+@pytest.mark.parametrize("model", ["lfm2", "qwen3_5"])
+async def test_states_of_fixed_size_go_back_behind_wrong_tokens(
+    model: str, open_engine: OpenEngine, always: None
+) -> None:
+    """One after the other and side by side, where places are lost; then a turn that goes on behind an answer."""
+    tight = {"max_context": 256, "max_num_seqs": 4, "kv_cache_bytes": 1 << 19}
+
+    async def ask_one(engine: Engine, number: int, prediction: list[int]) -> list[int]:
+        params = SamplingParams(ignore_eos=True, **STATEFUL[number])
+        return [token.id async for token in engine.stream(prompt_of(40, number), params, prediction=prediction)]
+
+    numbers = range(len(STATEFUL))
+    async with open_engine(model, **tight) as engine:
+        expected = [await ask_one(engine, number, []) for number in numbers]
+        turn = (*prompt_of(40, 1), *expected[1], 5, 6)
+        behind = await answer(engine, turn, max_tokens=20)
+    async with open_engine(model, speculation="auto", **tight) as engine:
+        assert [await ask_one(engine, number, edited(expected[number])) for number in numbers] == expected
+        speculation = speculation_of(engine)
+        assert speculation.num_right > 100
+        assert speculation.num_proposed - speculation.num_right > 50
+        assert (await answer(engine, turn, max_tokens=20)).ids == behind.ids
+        together = await asyncio.gather(*(ask_one(engine, number, edited(expected[number])) for number in numbers))
+        assert together == expected
+        assert (engine.stats().running, engine.stats().blocks_used) == (0, 0)
+
+
+async def test_nothing_is_proposed_where_no_memory_is_left_to_take_it_back(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unicorn_async.memory.states._SPARE_SHARE", 0.0)
     async with open_engine("lfm2", speculation="auto") as engine:
         assert engine._scheduler.speculation is None
-    with pytest.raises(UnsupportedModelError, match=r"speculation lookup: a layer of .* keeps a state"):
-        async with open_engine("lfm2", speculation="lookup"):
-            pass
+        assert (await answer(engine, repeating(1), max_tokens=4)).ids
+    assert "no tokens are proposed: a step that checks them needs 2 states of" in caplog.text

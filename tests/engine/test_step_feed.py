@@ -8,9 +8,9 @@ import pytest
 
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.test_engine_loop import make_scheduler, running
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.step_feed import StepFeed
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.sequence import Sequence

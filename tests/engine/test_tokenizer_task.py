@@ -222,9 +222,9 @@ def test_a_second_start_has_its_tokenizer_before_the_process_has_made_it(
         def __init__(self, source: Path, **options: object) -> None:
             started.append(options)
 
-        def tokenizer(self) -> None:
+        def make(self) -> None:
             ended.wait(20)
-            raise TokenizerError("the tokenizer's process has ended")
+            raise TokenizerLostError("the tokenizer's process has ended")
 
         def close(self) -> None:
             ended.set()

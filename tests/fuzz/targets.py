@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -16,21 +16,22 @@ from tests.checkpoint import builders
 from tests.checkpoint.gguf.builders import U32, File, array
 from tests.gpu.made_up import DISCRETE, SOFTWARE
 from tests.lora import adapters
+from tests.ops.test_linear_rules import MATRIX_RDNA
 from tests.tokenizer import builders as tokenizers
 from tests.tokenizer.gguf.metadata import byte_level_metadata, sentencepiece_metadata
-from tests.tune.tuning_tables import PRODUCTS, table_of
+from tests.tune.tuning_tables import FORMS, PRODUCTS, table_of
 from unicorn_async.cache.entry import ENTRY_FILE, CacheEntry
 from unicorn_async.cache.folder import CacheFolder
 from unicorn_async.checkpoint.gguf import fields
 from unicorn_async.checkpoint.gguf.header import read_header as read_gguf_header
 from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
 from unicorn_async.checkpoint.safetensors import read_header
-from unicorn_async.config import LoraSpec
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnicornError
 from unicorn_async.lora.adapter import LoraAdapter
+from unicorn_async.lora_spec import LoraSpec
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
-from unicorn_async.tune.choices import fitting
+from unicorn_async.tune.choices import fitting, with_forms
 from unicorn_async.tune.folder import read_table
 
 if TYPE_CHECKING:
@@ -294,14 +295,16 @@ def _cache_entry(folder: Path) -> Target:
 
 def _tuning_table(folder: Path) -> Target:
     path = _made(folder) / "table.json"
-    seeds = [table_of(info, *PRODUCTS).to_json() for info in (SOFTWARE, DISCRETE)]
+    seeds = [replace(table_of(info, *PRODUCTS), forms=FORMS).to_json() for info in (SOFTWARE, DISCRETE)]
     return Target("tuning_table", seeds, _writing(path, lambda: _use_table(path)))
 
 
 def _use_table(path: Path) -> None:
-    for one in read_table(path).choices:
-        for info in (SOFTWARE, DISCRETE):
-            fitting(info, one)
+    table = read_table(path)
+    for info in (SOFTWARE, DISCRETE, MATRIX_RDNA):
+        tuned = with_forms(info, table.forms)
+        for one in table.choices:
+            fitting(tuned, one)
 
 
 def _read_adapter(folder: Path) -> LoraAdapter:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from .case import PEAKED, TOKENS, Case, JsonObject, Layout
 from .delta_nets import DELTA_NETS
 from .families import FAMILIES
+from .gemma4 import GEMMA4
+from .gpt_oss import GPT_OSS
 from .mixtures import MIXTURES
+from .rwkv7 import RWKV7
 from .short_convs import LFM2_MOE
 from .vision_language import VISION_LANGUAGE
 
@@ -204,5 +207,5 @@ _CASES = (
     ),
 )
 FIRST_CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
-_OTHERS = (*FAMILIES, *MIXTURES, LFM2_MOE, *VISION_LANGUAGE, *DELTA_NETS)
+_OTHERS = (*FAMILIES, *GEMMA4, *MIXTURES, GPT_OSS, LFM2_MOE, RWKV7, *VISION_LANGUAGE, *DELTA_NETS)
 CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in _OTHERS}}

@@ -18,7 +18,10 @@ from numpy.random import Philox
 
 from .cases import CASES, Case, Layout
 from .delta_nets import delta_net_tensors
+from .gemma4 import GEMMA4_VISION, gemma4_tensors
+from .gpt_oss import gpt_oss_experts, published, sinks
 from .mixtures import expert_tensors, has_experts
+from .rwkv7 import rwkv7_tensors
 from .short_convs import lfm2_tensors
 from .vision_language import VISION_SHAPES
 
@@ -70,12 +73,20 @@ def read_golden(file_name: str) -> Golden:
 
 
 def write_checkpoint(name: str, directory: Path, dtype: str = "bfloat16", *, num_shards: int = 1) -> Path:
-    """Write one case as a Hugging Face directory (config.json and safetensors, with an index if sharded); return it."""
+    """Write one case as a Hugging Face directory (config.json and safetensors, with an index if sharded); return it.
+
+    gpt-oss's experts are in blocks of MXFP4, but for float32, in which transformers reads them dense.
+    """
     case = CASES[name]
     directory.mkdir(parents=True, exist_ok=True)
     config = {**case.config, "torch_dtype": dtype}
+    if has_blocks := config["model_type"] == "gpt_oss" and dtype != "float32":
+        config["quantization_config"] = {"quant_method": "mxfp4"}
     (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    tensors = [(key, *encode(value, dtype)) for key, value in weights(case)]
+    if has_blocks:
+        tensors = published(weights(case), lambda value: encode(value, dtype))
+    else:
+        tensors = [(key, *encode(value, dtype)) for key, value in weights(case)]
     if num_shards == 1:
         (directory / "model.safetensors").write_bytes(safetensors_bytes(tensors))
         return directory
@@ -107,6 +118,10 @@ def _text_tensors(case: Case) -> Iterator[tuple[str, Floats]]:
     kind = case.text_config["model_type"]
     if kind in ("lfm2", "lfm2_moe"):
         return lfm2_tensors(case, draw)
+    if kind == "rwkv7":
+        return rwkv7_tensors(case, draw)
+    if kind == "gemma4_text":
+        return gemma4_tensors(case, draw)
     return delta_net_tensors(case, draw) if "linear_num_key_heads" in case.text_config else _decoder(case)
 
 
@@ -154,6 +169,10 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
             yield norm(f"{prefix}self_attn.k_norm", kv_heads * head_dim)
         for part in (*between, *after):
             yield norm(prefix + part, hidden)
+        if kind == "gpt_oss":
+            yield sinks(prefix, heads, draw)
+            yield from gpt_oss_experts(case, prefix, draw)
+            continue
         if has_experts(config, layer):
             yield from expert_tensors(config, prefix, matrix)
             if kind == "ernie4_5_moe":
@@ -219,7 +238,7 @@ _PIXTRAL: Mapping[str, tuple[int, ...]] = {
     "multi_modal_projector.linear_1.weight": (96, 32),
     "multi_modal_projector.linear_2.weight": (96, 96),
 }
-_VISION_SHAPES = {"gemma3": _SIGLIP, "mistral3": _PIXTRAL, **VISION_SHAPES}
+_VISION_SHAPES = {"gemma3": _SIGLIP, "gemma4": GEMMA4_VISION, "mistral3": _PIXTRAL, **VISION_SHAPES}
 
 
 def _int(config: Mapping[str, object], key: str) -> int:

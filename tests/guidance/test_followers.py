@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.client_turns import TurnBounds
 from unicorn_async.errors import GrammarBusyError, GrammarError, GrammarLostError, QueueFullError
 from unicorn_async.grammar import Grammar
 from unicorn_async.guidance.follower import GrammarSlowError
 from unicorn_async.guidance.followers import Followers
 from unicorn_async.guidance.process import GuidanceProcess
-from unicorn_async.guidance.turns import Turns
 
 from .test_matchers import made_vocabulary
 from .test_process import ENDLESS
@@ -63,10 +63,7 @@ async def maker() -> Maker:
 
 @pytest.fixture
 async def followers(maker: Maker) -> AsyncIterator[Followers]:
-    async def process() -> Maker:
-        return maker
-
-    made = Followers(process)  # type: ignore[arg-type]
+    made = Followers(maker.copy)  # type: ignore[arg-type]
     yield made
     await made.close()
     assert all(copy.has_ended for copy in maker.copies)
@@ -149,40 +146,21 @@ async def test_what_is_wrong_or_has_ended_is_compiled_anew(followers: Followers,
     assert maker.compiled == [("wrong", True), ("right", True)] * 2
 
 
-async def test_a_turn_that_does_not_come_and_a_queue_that_is_full_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unicorn_async.guidance.turns._MAX_OF_CLIENT", 2)
-    monkeypatch.setattr("unicorn_async.guidance.turns._MAX_WAITING", 3)
-    turns, leave = Turns(), asyncio.Event()
-
-    async def take(client: str) -> None:
-        async with turns.turn(client):
-            await leave.wait()
-
-    took = [asyncio.create_task(take("one")) for _ in range(4)]
-    await turns_of_the_loop()
-    with pytest.raises(QueueFullError, match="2 grammars wait"):
-        await take("one")
-    took += [asyncio.create_task(take(client)) for client in ("two", "three")]
-    await turns_of_the_loop()
-    with pytest.raises(QueueFullError, match="3 grammars wait"):
-        await took[3]  # of who had most of those that waited
-    monkeypatch.setattr("unicorn_async.guidance.turns._MAX_WAITING", 4)
-    monkeypatch.setattr("unicorn_async.guidance.turns.WAIT_S", 0.01)
-    with pytest.raises(GrammarBusyError, match="did not come"):
-        await take("two")
-    leave.set()
-    await asyncio.gather(*took[:3], *took[4:])
-    assert turns._num_free == 2
+async def test_a_grammar_whose_turn_does_not_come_is_told(
+    monkeypatch: pytest.MonkeyPatch, maker: Maker, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("unicorn_async.guidance.followers.TURNS", TurnBounds(0, 1, 1, 0.0))
+    followers = Followers(maker.copy)  # type: ignore[arg-type]
+    with pytest.raises(GrammarBusyError, match="did not come within 0 s"):
+        await followers.hold(Grammar.regex("a"), "anna")
+    assert "a grammar of anna: other grammars" in caplog.text
+    await followers.close()
 
 
 async def test_the_limit_of_time_is_told_and_others_are_compiled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unicorn_async.guidance.follower.LONG_SECONDS", 0.3)
     process = await GuidanceProcess.start(made_vocabulary())
-
-    async def running() -> GuidanceProcess:
-        return process
-
-    followers = Followers(running)
+    followers = Followers(process.copy)
     slow = [asyncio.create_task(followers.hold(ENDLESS, "one"))]
     followers.release(await followers.hold(Grammar.json_object(), "two"))
     with pytest.raises(GrammarError, match="more than 5 s of the processor"):

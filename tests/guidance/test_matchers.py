@@ -72,7 +72,7 @@ def generated(matchers: Matchers, grammar: Grammar, seed: int, *, most: int = 40
                 return text
             assert token_id < len(tokens)
             text += tokens[token_id]
-            mask = matchers.advance(seed, token_id)
+            mask = matchers.advance(seed, [token_id]).mask
     finally:
         matchers.close(seed)
     return None
@@ -91,11 +91,59 @@ def test_every_answer_is_valid(matchers: Matchers, name: str) -> None:
     assert num_ended > 0, "none came to an end"
 
 
+def test_masks_that_are_foreseen_are_those_that_come(matchers: Matchers) -> None:
+    rng, num_foreseen = random.Random(5), 0
+    for schema in SCHEMAS.values():
+        grammar, tokens = Grammar.json_schema(schema), list[int]()
+        matchers.open(1, grammar)
+        matchers.open(2, grammar)
+        masks = matchers.advance(1, [])
+        for _ in range(20):
+            token = rng.choice(ids_of(masks.mask))
+            if token in (EOS, TURN):
+                break
+            masks = matchers.advance(1, [token], rng.choices([*b' "}1,', 256, 260], k=2), 5)
+            assert masks.mask == matchers.advance(2, [token]).mask
+            tokens.append(token)
+            num_foreseen += len(masks.foreseen)
+            matchers.open(3, grammar)
+            matchers.advance(3, tokens)
+            for foreseen, mask in masks.foreseen:
+                assert matchers.advance(3, [foreseen]).mask == mask
+    assert num_foreseen > 100
+    for key in (1, 2, 3):
+        matchers.close(key)
+
+
+def test_what_is_forced_is_foreseen_in_the_longest_tokens(matchers: Matchers) -> None:
+    grammar = Grammar.regex('x(\\{"name":"[ab]+"\\}|y)')
+    matchers.open(1, grammar)
+    assert matchers.advance(1, [ord("x")], [], 9).foreseen == ()  # two texts may follow
+    found = matchers.advance(1, [ord("{")], [], 9).foreseen
+    assert [token for token, _ in found] == [ord('"'), 256 + WORDS.index(b"name"), 256 + WORDS.index(b'":'), ord('"')]
+    assert ids_of(found[-1][1]) == [97, 98, 256 + WORDS.index(b"ab"), 256 + len(WORDS) - 1]
+    text = [*b'"na', *b'me"']  # as the model itself has cut it before
+    found = matchers.advance(1, [], text, 9).foreseen
+    assert [token for token, _ in found] == [*text, ord(":"), ord('"')]
+    matchers.advance(1, [*b'"name":"a'])
+    last = matchers.advance(1, [ord('"')], [], 9).foreseen
+    assert [token for token, _ in last] == [ord("}")]  # and no end token behind it
+    matchers.close(1)
+
+
+def test_limits_that_a_foreseen_token_runs_into_are_no_error(matchers: Matchers) -> None:
+    matchers.open(1, Grammar.regex("a[^a]"))
+    found = matchers.advance(1, [97], [255, 97, 400], 3)  # no byte of a character, what may not come, no token
+    assert found.foreseen == ()
+    assert 98 in ids_of(found.mask)
+    matchers.close(1)
+
+
 def test_only_end_tokens_may_follow_the_end(matchers: Matchers) -> None:
     mask = matchers.open(1, Grammar.choice(["true"]))
     assert [made_vocabulary().tokens()[token_id] for token_id in ids_of(mask)] == [b"t", b"true"]
     for token_id in (256, EOS, EOS):
-        mask = matchers.advance(1, token_id)
+        mask = matchers.advance(1, [token_id]).mask
         assert ids_of(mask) == [EOS, TURN]
     matchers.close(1)
     assert len(mask) == 40  # of 300 logits, in whole words
@@ -110,7 +158,7 @@ def test_tokens_of_equal_text_may_come_alike_and_those_without_any_never(matcher
 
 def test_a_control_token_comes_where_the_grammar_names_it(matchers: Matchers) -> None:
     assert ids_of(matchers.open(1, Grammar.lark(f"start: <[{TURN + 1}]> /[a-c]/"))) == [TURN + 1]
-    assert ids_of(matchers.advance(1, TURN + 1)) == [97, 98, 99]
+    assert ids_of(matchers.advance(1, [TURN + 1]).mask) == [97, 98, 99]
     matchers.close(1)
 
 
@@ -118,9 +166,9 @@ def test_white_space_comes_to_an_end(matchers: Matchers) -> None:
     grammar = Grammar.json_schema({"type": "array", "items": {"const": 1}, "minItems": 1})
     matchers.open(1, grammar)
     for token in b"[\n":
-        mask = matchers.advance(1, token)
+        mask = matchers.advance(1, [token]).mask
     for _ in range(32):
-        mask = matchers.advance(1, 32)
+        mask = matchers.advance(1, [32]).mask
     assert ids_of(mask) == [ord("1")]
     matchers.close(1)
 
@@ -158,6 +206,34 @@ def test_what_the_library_says_is_told_in_words() -> None:
     assert told == "the grammar is too complex (Current row has 10001 items)"
     assert "nothing can follow here" in _explained("NoExtensionBias")
     assert _explained("No rule is named x") == "No rule is named x"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "told"),
+    [
+        (Grammar.json_schema({"not": {}}), r'Unimplemented keys: ["not"]'),
+        (Grammar.json_schema({"$ref": "#/x"}, strict=False), "Pointer '/x' does not exist"),
+        (Grammar.regex("a("), 'invalid regex "a(" (in regex): regex parse error: a( ^ error: unclosed group'),
+        (Grammar.lark('start: "a" b\nb: c'), 'line 2, column 4: unknown name: "c"'),
+    ],
+)
+def test_what_is_wrong_is_told_of_what_the_client_sent(matchers: Matchers, grammar: Grammar, told: str) -> None:
+    with pytest.raises(GrammarError) as refused:
+        matchers.compile(grammar)
+    assert str(refused.value) == told
+
+
+def test_one_of_many_texts_comes_and_one_may_go_on_as_another(matchers: Matchers) -> None:
+    texts = [f"t {number}" for number in range(10_000)]
+    mask = matchers.open(1, Grammar.choice(texts))
+    for byte in b"t 12":
+        assert byte in ids_of(mask)
+        mask = matchers.advance(1, [byte]).mask
+    assert ids_of(mask) == [*b"0123456789", 256 + WORDS.index(b"12"), EOS, TURN]
+    for byte in b"34":
+        mask = matchers.advance(1, [byte]).mask
+    assert ids_of(mask) == [EOS, TURN]
+    matchers.close(1)
 
 
 def nested(depth: int) -> str:
@@ -235,7 +311,7 @@ def test_what_was_compiled_last_is_kept_and_answers_are_forgotten() -> None:
     gc.collect()
     assert len(matchers) == 0
     with pytest.raises(GrammarError, match="has ended"):
-        matchers.advance(3, 5)
+        matchers.advance(3, [5])
 
 
 def test_a_vocabulary_without_an_end_has_no_grammars() -> None:

@@ -16,7 +16,7 @@ from unicorn_async.grammar import Grammar
 from unicorn_async.guidance.follower import Follower, GrammarSlowError
 from unicorn_async.guidance.matchers import Matchers
 from unicorn_async.guidance.messages import Advance, Begin, End
-from unicorn_async.guidance.process import GuidanceProcess
+from unicorn_async.guidance.process import GuidanceProcess, ProcessEndedError
 
 from .test_matchers import made_vocabulary
 
@@ -63,11 +63,11 @@ async def test_they_say_what_matchers_in_this_process_say(process: GuidanceProce
         masks = await asyncio.gather(*(follower.ask(Begin(key)) for key in range(2)))
         assert masks == [here.open(key, grammar) for key in range(2)]
         for byte in b"ab":
-            masks = await asyncio.gather(*(follower.ask(Advance(key, byte)) for key in range(2)))
-            assert masks == [here.advance(key, byte) for key in range(2)]
+            masks = await asyncio.gather(*(follower.ask(Advance(key, (byte,))) for key in range(2)))
+            assert masks == [here.advance(key, [byte]) for key in range(2)]
         await follower.ask(End(1))
         with pytest.raises(GrammarError, match="has ended"):
-            await follower.ask(Advance(1, ord("x")))
+            await follower.ask(Advance(1, (ord("x"),)))
 
 
 async def test_what_is_wrong_is_said_and_the_next_is_answered(process: GuidanceProcess) -> None:
@@ -76,7 +76,10 @@ async def test_what_is_wrong_is_said_and_the_next_is_answered(process: GuidanceP
     assert await (await following(process, Grammar.regex("a"))).ask(Begin(1))
 
 
-async def test_one_that_takes_too_much_time_is_ended_and_no_other(process: GuidanceProcess) -> None:
+async def test_one_that_takes_too_much_time_is_ended_and_no_other(
+    process: GuidanceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unicorn_async.guidance.follower.PATIENCE", 1000)  # a busy machine gives it little of its time
     other, slow = await following(process, Grammar.regex("a")), await process.copy()
     with pytest.raises(GrammarSlowError):
         await slow.compile(ENDLESS, is_short=True)
@@ -125,8 +128,8 @@ async def test_one_that_does_not_answer_is_given_up(
     process: GuidanceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("unicorn_async.guidance.follower.ANSWER_S", 0.05)
-    monkeypatch.setattr("unicorn_async.guidance.follower.LONG_SECONDS", 0.01)
     follower, compiling = await following(process, Grammar.json_object()), await process.copy()
+    monkeypatch.setattr("unicorn_async.guidance.follower.LONG_SECONDS", 0.01)
     for pid in copies_of(process):
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(GrammarLostError, match="did not answer"):
@@ -149,16 +152,21 @@ async def test_a_maker_that_does_not_answer_is_ended(
     assert "is ended" in caplog.text
 
 
-async def test_a_maker_that_ends_takes_its_copies_along_when_it_is_closed(process: GuidanceProcess) -> None:
+async def test_a_maker_that_ends_takes_its_copies_along_when_it_is_closed(
+    process: GuidanceProcess, caplog: pytest.LogCaptureFixture
+) -> None:
     follower = await following(process, Grammar.json_object())
     (pid,) = copies_of(process)
     os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(GrammarLostError, match="made no copy"):
+    with pytest.raises(ProcessEndedError, match="made no copy"):
         await process.copy()
+    assert process.has_ended
     await process.close()
+    await asyncio.wait([follower._reading], timeout=30)
     with pytest.raises(GrammarLostError):
         await follower.ask(Begin(1))
     assert await gone(pid)
+    assert "the one that made it" not in caplog.text  # nobody waited for it
 
 
 async def test_a_vocabulary_without_an_end_is_told_to_everybody() -> None:
@@ -174,7 +182,7 @@ async def test_whatever_goes_wrong_with_an_answer_is_told_and_others_go_on(proce
     await follower.ask(Begin(1))
     async with asyncio.timeout(30):
         with pytest.raises(GrammarError, match=r"can't be followed \(OverflowError\)"):
-            await follower.ask(Advance(1, 1 << 70))
+            await follower.ask(Advance(1, (1 << 70,)))
         assert await follower.ask(Begin(2))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import threading
+import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -16,7 +18,19 @@ if TYPE_CHECKING:
     from typing import Self
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+_PIECE_S = 0.01
+_BURST_S = 0.5  # for which what could not be sent in time is made up
 _LARGE_BYTES = 1000  # from here on files are stored apart, with a SHA-256
+
+
+@functools.cache
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@functools.cache
+def _sha1(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
 
 
 @dataclass
@@ -25,7 +39,8 @@ class HubServer:
 
     `cuts` are the bytes after which the next connections for large files end. `listed` replaces sizes in the listing,
     `sent` the bytes of a file in its answers. `token` is what clients have to send. With `store` files are at
-    another address, which is no longer good when a connection was cut. `asked` are all requests so far.
+    another address, which is no longer good when a connection was cut. With `passes_over_ranges` every answer is a
+    whole file. No more than `bytes_per_s` are sent to all clients together. `asked` are all requests so far.
     """
 
     repos: Mapping[str, Mapping[str, bytes]]
@@ -35,10 +50,14 @@ class HubServer:
     token: str | None = None
     gated: bool = False
     store: bool = False
+    passes_over_ranges: bool = False
+    bytes_per_s: float | None = None
+    last_sent: float = 0.0  # time.monotonic() of the last piece of those
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
 
     def __enter__(self) -> Self:
         hub = self
+        self._pace, self._due = threading.Lock(), 0.0
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -119,9 +138,9 @@ class HubServer:
 
     def _described(self, file: str, content: bytes) -> dict[str, object]:
         nbytes = self.listed.get(file, len(content))
-        entry: dict[str, object] = {"rfilename": file, "size": nbytes, "blobId": hashlib.sha1(content).hexdigest()}
+        entry: dict[str, object] = {"rfilename": file, "size": nbytes, "blobId": _sha1(content)}
         if len(content) >= _LARGE_BYTES:
-            entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": nbytes, "pointerSize": 134}
+            entry["lfs"] = {"sha256": _sha256(content), "size": nbytes, "pointerSize": 134}
         return entry
 
     def _stored(self, handler: BaseHTTPRequestHandler, path: str) -> None:
@@ -139,7 +158,7 @@ class HubServer:
             self._refuse(handler, 404, "EntryNotFound")
             return
         is_large = len(content) >= _LARGE_BYTES
-        etag = (hashlib.sha256 if is_large else hashlib.sha1)(content).hexdigest()
+        etag = (_sha256 if is_large else _sha1)(content)
         if self.store and is_large and not body:
             handler.send_response(302)
             handler.send_header("X-Repo-Commit", REVISION)
@@ -152,7 +171,8 @@ class HubServer:
             handler.end_headers()
             return
         data, start = self.sent.get(file, content), 0
-        if asked := handler.headers.get("Range"):
+        asked = None if self.passes_over_ranges else handler.headers.get("Range")
+        if asked:
             first, last = asked.removeprefix("bytes=").split("-")
             start, data = int(first), data[: int(last) + 1] if last else data
         handler.send_response(206 if asked else 200)
@@ -171,7 +191,22 @@ class HubServer:
             handler.close_connection = True
             handler.connection.close()
             return
-        handler.wfile.write(data[start:])
+        self._send(handler, data[start:])
+
+    def _send(self, handler: BaseHTTPRequestHandler, data: bytes) -> None:
+        if self.bytes_per_s is None:
+            handler.wfile.write(data)
+            return
+        piece_bytes = max(1, int(self.bytes_per_s * _PIECE_S))
+        for start in range(0, len(data), piece_bytes):
+            with self._pace:  # of which each piece takes its share, whoever gets it
+                piece = data[start : start + piece_bytes]
+                self._due = max(self._due, time.monotonic() - _BURST_S) + len(piece) / self.bytes_per_s
+                wait_s = self._due - time.monotonic()
+            if wait_s > 0:
+                threading.Event().wait(wait_s)
+            handler.wfile.write(piece)
+            self.last_sent = time.monotonic()
 
     @staticmethod
     def _refuse(handler: BaseHTTPRequestHandler, status: int, code: str) -> None:

@@ -76,6 +76,11 @@ def test_the_only_gguf_model_needs_no_tag_and_a_tag_comes_before_safetensors() -
     assert names_of(HubName("org/m", "Q8_0"), *files) == ([], ["m-Q8_0.gguf"])
 
 
+def test_a_world_vocabulary_stands_for_tokenizer_json() -> None:
+    files = ("config.json", "model.safetensors", "rwkv_vocab_v20230424.txt", "hf_rwkv_tokenizer.py")
+    assert names_of(PLAIN, *files) == (["config.json", "rwkv_vocab_v20230424.txt"], ["model.safetensors"])
+
+
 def test_an_adapter_is_its_two_files() -> None:
     files = ("README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json")
     assert names_of(PLAIN, *files) == (["adapter_config.json"], ["adapter_model.safetensors"])

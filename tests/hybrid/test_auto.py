@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.engine.answers import answer, prompt_of
 from tests.engine.leftovers import no_leftovers
+from tests.npu.builds import write_build
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.attending import step_times_file
+from unicorn_async.engine.attending import step_times_files
 from unicorn_async.engine.files import ModelFiles
+from unicorn_async.errors import NpuUnavailableError
 from unicorn_async.hybrid.step_class import StepClass
 from unicorn_async.hybrid.step_times import StepTimes
+from unicorn_async.npu.choice import this_identity
+from unicorn_async.npu.geometry import NPU1
 from unicorn_async.server.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
     from .npu_machine import NpuMachine
 
+Files = "dict[AttentionKind, StepTimesFile]"
+
 STEP = StepClass(1, 1, 16)
 PROMPT = prompt_of(7, 12)
 
@@ -38,19 +45,30 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch, machine: NpuMachine) -> Iterat
 
 
 @pytest.fixture
-def file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_directory: WriteModel, device_info: DeviceInfo
-) -> StepTimesFile:
-    """Where the times of the tests' model are kept."""
+def files(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model_directory: WriteModel,
+    device_info: DeviceInfo,
+    machine: NpuMachine,
+) -> Files:
+    """Where the times of the tests' model are kept, by where its attention was."""
     monkeypatch.setattr("unicorn_async.engine.attending.step_times_directory", lambda: tmp_path / "times")
-    return step_times_file(ModelFiles.read(model_directory("qwen3")), device_info, "npu1")
+    model = ModelFiles.read(model_directory("qwen3"))
+    return step_times_files(model, device_info, "npu1", this_identity(model.config))
 
 
-def keep(file: StepTimesFile, gpu_s: float, npu_s: float) -> None:
-    times = StepTimes()
-    times.add(AttentionKind.GPU, STEP, [gpu_s] * 3)
-    times.add(AttentionKind.NPU, STEP, [npu_s] * 3)
-    file.add(times)
+@pytest.fixture
+def file(files: Files) -> StepTimesFile:
+    """Where the GPU's are."""
+    return files[AttentionKind.GPU]
+
+
+def keep(files: Files, gpu_s: float, npu_s: float) -> None:
+    for place, seconds in ((AttentionKind.GPU, gpu_s), (AttentionKind.NPU, npu_s)):
+        times = StepTimes()
+        times.add(place, STEP, [seconds] * 3)
+        files[place].add(times)
 
 
 async def test_without_figures_or_times_the_gpu_attends_and_its_times_are_kept(
@@ -67,13 +85,13 @@ async def test_without_figures_or_times_the_gpu_attends_and_its_times_are_kept(
     assert file.read().seconds(AttentionKind.GPU, STEP) is not None
 
 
-async def test_measured_times_bring_the_npu_in_and_it_is_told_with_them(
-    file: StepTimesFile, open_engine: OpenEngine
-) -> None:
+async def test_measured_times_bring_the_npu_in_and_it_is_told_with_them(files: Files, open_engine: OpenEngine) -> None:
     async with open_engine("qwen3") as engine:
         expected, named = (await answer(engine, PROMPT)).ids, engine.attention
-        assert named.choice is None and not file.path.exists()  # who does not ask for auto measures nothing
-    keep(file, 0.2, 0.1)
+        assert (
+            named.choice is None and not files[AttentionKind.GPU].path.exists()
+        )  # who does not ask for auto measures nothing
+    keep(files, 0.2, 0.1)
     async with open_engine("qwen3", attention="auto") as engine:
         attention = engine.attention
         assert attention.kind is AttentionKind.NPU and attention.choice is not None
@@ -82,16 +100,28 @@ async def test_measured_times_bring_the_npu_in_and_it_is_told_with_them(
         print_of_auto = fingerprint(engine)
     async with open_engine("qwen3", attention="npu") as engine:
         assert fingerprint(engine) == print_of_auto  # what was compared computes nothing
-    assert file.read().counts()[STEP] > 6
+    assert files[AttentionKind.NPU].read().counts()[STEP] > 3 == files[AttentionKind.GPU].read().counts()[STEP]
 
 
-async def test_the_gpu_stays_where_the_npu_was_measured_to_be_slower(
-    file: StepTimesFile, open_engine: OpenEngine
-) -> None:
-    keep(file, 0.1, 0.2)
+async def test_the_gpu_stays_where_the_npu_was_measured_to_be_slower(files: Files, open_engine: OpenEngine) -> None:
+    keep(files, 0.1, 0.2)
     async with open_engine("qwen3", attention="auto") as engine:
         assert engine.attention.kind is AttentionKind.GPU and engine.attention.choice is not None
         assert "take 2 times as long" in engine.attention.choice.reason
+
+
+@pytest.mark.parametrize("is_rebuilt", [True, False])
+async def test_times_of_an_npu_with_other_kernels_or_firmware_do_not_count(
+    files: Files, machine: NpuMachine, open_engine: OpenEngine, is_rebuilt: bool
+) -> None:
+    keep(files, 0.2, 0.1)
+    if is_rebuilt:
+        write_build(machine.builds, NPU1, 64, kernels=(("MLIR_AIE", 9),))
+    else:
+        machine.machine.write("sys/class/accel/accel0/device/fw_version", "1.5.6.0")
+    async with open_engine("qwen3", attention="auto") as engine:
+        assert engine.attention.kind is AttentionKind.GPU and engine.attention.choice is not None
+        assert "not all classes of steps were measured in both ways" in engine.attention.choice.reason
 
 
 @pytest.mark.parametrize(
@@ -108,6 +138,27 @@ async def test_what_keeps_the_npu_from_being_taken_is_told(
         assert engine.attention.kind is AttentionKind.GPU and choice is not None
         assert wanted in choice.reason and choice.reason.startswith("the NPU can't be taken: ")
     assert not file.path.exists()
+
+
+async def test_after_an_npu_that_went_away_the_next_opening_settles_anew_and_says_so(
+    files: Files, machine: NpuMachine, open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(files, 0.2, 0.1)
+    async with open_engine("qwen3", attention="auto") as engine:
+        await engine.loaded()
+        assert engine.attention.kind is AttentionKind.NPU
+        machine.npu.faults = deque(["vanishes"])
+        with pytest.raises(NpuUnavailableError):
+            await answer(engine, PROMPT)
+        assert isinstance(await engine.failure(), NpuUnavailableError)  # an open one stays where it was
+        assert engine.attention.kind is AttentionKind.NPU
+    machine.machine.remove("dev/accel/accel0")
+    caplog.set_level(logging.INFO)
+    async with open_engine("qwen3", attention="auto") as engine:
+        assert engine.attention.kind is AttentionKind.GPU
+        assert "no /dev/accel" in json.dumps(engine.attention.to_json())
+        assert "attention auto: gpu: the NPU can't be taken: amdxdna is loaded" in caplog.text
+        await answer(engine, PROMPT)
 
 
 async def test_a_damaged_file_of_times_is_told_and_replaced(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.hybrid.batch_split import num_keys, split_batch
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 from unicorn_async.scheduler.sequence import Sequence
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.npu.reference import attention, from_bf16, to_bf16
-from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind, SamplingParams
+from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.hybrid.busy import BusyTrack
@@ -21,6 +21,7 @@ from unicorn_async.memory.kv_plan import KVPlan
 from unicorn_async.npu.geometry import NPU1, HeadLayout
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.work import AttentionHeads
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.sequence import Sequence
@@ -51,7 +52,7 @@ async def opened(device: Device, machine: NpuMachine) -> AsyncIterator[NpuFarAtt
         open_attention(HEADS, builds=machine.builds, host=machine.machine.host()) as npu,
         AsyncExitStack() as stack,
     ):
-        limits = FrameLimits.of(OPTIONS, PLAN, None, 1)
+        limits = FrameLimits.of(OPTIONS, PLAN, (), 1)
         memory = await open_memory(device, npu, OPTIONS, PLAN, limits, stack)
         made = NpuFarAttention(npu, memory, OPTIONS, PLAN, BusyTrack())
         try:

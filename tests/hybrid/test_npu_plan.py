@@ -23,7 +23,7 @@ from unicorn_async.npu.step import prepare_step
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
-    from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.models.spec import Layer, ModelSpec
 
     from .npu_machine import NpuMachine
 
@@ -32,14 +32,14 @@ NPU = EngineConfig(attention=AttentionTarget(AttentionKind.NPU))
 
 
 def with_heads(**heads: int) -> ModelSpec:
-    """The model with other heads in its first layer."""
-    first, *others = GEMMA_27B.layers
-    attention, *rest = first.blocks
-    assert isinstance(attention, Attention)
-    return replace(
-        GEMMA_27B,
-        layers=(replace(first, blocks=(replace(attention, q_norm=None, k_norm=None, **heads), *rest)), *others),
-    )
+    """The model with other heads."""
+
+    def changed(layer: Layer) -> Layer:
+        attention, *rest = layer.blocks
+        assert isinstance(attention, Attention)
+        return replace(layer, blocks=(replace(attention, q_norm=None, k_norm=None, **heads), *rest))
+
+    return replace(GEMMA_27B, layers=tuple(map(changed, GEMMA_27B.layers)))
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,30 @@ LEFT = 1 << 60  # as much as anybody wants
 
 
 def test_heads_that_the_kernels_do_not_take_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="head_dim"):
-        fit_options(with_heads(head_dim=96), NPU)
-    with pytest.raises(UnsupportedModelError, match="at most 32 query heads"):
-        fit_options(with_heads(num_heads=33, num_kv_heads=1), NPU)
+    for head_dim in (96, 512):
+        with pytest.raises(UnsupportedModelError, match=f"head_dim: expected one of 64, 128, 256, got {head_dim}"):
+            fit_options(with_heads(head_dim=head_dim), NPU)
+    with pytest.raises(UnsupportedModelError, match="at most 64 query heads"):
+        fit_options(with_heads(num_heads=65, num_kv_heads=1), NPU)
+
+
+@pytest.mark.parametrize(
+    ("heads", "wanted"),
+    [
+        ({"has_sinks": True}, "the heads of .* have attention sinks"),
+        ({"is_gated": True}, "what .* attends to is gated"),
+        ({"kv_layer": 0}, "layers of .* attend to keys and values of others"),
+    ],
+)
+def test_what_only_the_models_own_device_does_is_refused_by_name_wherever_else_a_model_is_to_attend(
+    heads: dict[str, int], wanted: str
+) -> None:
+    model = with_heads(**heads)
+    assert fit_options(model, EngineConfig()) == EngineConfig()
+    for kind in (AttentionKind.NPU, AttentionKind.VULKAN):
+        target = AttentionTarget(kind, "0" if kind is AttentionKind.VULKAN else None)
+        with pytest.raises(UnsupportedModelError, match=rf"--attention {kind.value}: {wanted}"):
+            fit_options(model, EngineConfig(attention=target))
 
 
 def test_the_cache_takes_a_quarter_of_the_host_s_memory_or_what_was_asked_for(machine: NpuMachine) -> None:

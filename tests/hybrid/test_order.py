@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import DeviceLostError
 from unicorn_async.hybrid.order import HalfOrder, HalfTurn
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 from unicorn_async.scheduler.sequence import Sequence
 

@@ -18,12 +18,13 @@ from tests.engine.test_golden import INT8_CACHE_TOLERANCE, TOLERANCE, check_mixe
 from tests.engine.test_requests import KINDS, LLAMA_BLOCK_BYTES, check_all_freed
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
-from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, KVDType, SamplingParams, SplitMode
+from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, KVDType, SplitMode
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, OutOfMemoryError, UnicornError
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.grammar import Grammar
 from unicorn_async.hybrid.vulkan_attention import VulkanFarAttention, VulkanPass
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

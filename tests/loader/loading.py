@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.checkpoint import builders
 from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES, stamp_of
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from unicorn_async.checkpoint.partial_file import PartialFiles
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
@@ -87,6 +89,7 @@ class Loading:
         stages_in_vram: bool = False,
         allocator: BackgroundAllocator | None = None,
         prepare: Preparation | None = None,
+        partial: PartialFiles = NO_PARTIAL_FILES,
     ) -> LoadStream:
         return LoadStream(
             self.device,
@@ -101,6 +104,8 @@ class Loading:
             stages_in_vram=stages_in_vram,
             allocator=allocator,
             prepare=prepare,
+            partial=partial,
+            stamps=[stamp_of(path, partial) for path in self.checkpoint.files] if partial else (),
         )
 
     def convert(self, recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:

@@ -12,7 +12,7 @@ from tests.checkpoint import builders
 from tests.loader.test_stream import download
 from tests.lora import adapters
 from unicorn_async.checkpoint.checkpoint import Checkpoint
-from unicorn_async.config import LoraSpec, WeightScheme
+from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
@@ -23,6 +23,7 @@ from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.lora.adapter import read_adapters
 from unicorn_async.lora.plan import make_lora_plan
+from unicorn_async.lora_spec import LoraSpec
 from unicorn_async.tensor import DType, QuantTensor
 from unicorn_async.weights.plan import WantedTensor, make_plan
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.checkpoint import builders
-from unicorn_async.config import LoraSpec
 from unicorn_async.errors import CheckpointError, ConfigError, UnicornError, UnsupportedModelError
 from unicorn_async.lora.adapter import LoraAdapter, lora_digest, read_adapters
 from unicorn_async.lora.plan import LoraPlan, make_lora_plan
+from unicorn_async.lora_spec import LoraSpec
 from unicorn_async.weights.plan import WantedTensor
 
 from .adapters import PREFIX, factors, write_adapter

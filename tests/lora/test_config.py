@@ -81,9 +81,9 @@ def test_no_pattern_takes_long(pattern: str, module: str) -> None:
         made = ModulePattern(pattern, "here")
     except UnsupportedModelError:
         return
-    started = time.perf_counter()
+    started = time.thread_time()
     made.matches(module + "!")
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize(

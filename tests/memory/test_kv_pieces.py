@@ -20,25 +20,25 @@ BLOCK = 1 << 16  # bytes of a layer's keys
 
 
 def test_a_cache_smaller_than_a_piece_is_one_with_nothing_to_spare() -> None:
-    (pieces,) = cut([(13, 3)], block_nbytes=4096, slot_nbytes=256)
+    (pieces,) = cut([Pieces(1, 13, 3, 4096)], block_size=16)
     assert (pieces.count, pieces.num_blocks, pieces.nbytes) == (1, 13, 13 * 3 * 2 * 4096)
 
 
 @pytest.mark.parametrize("blocks", [1000, 1001, 5000, 200_000])
 def test_pieces_are_of_one_size_and_few_enough_and_hold_what_was_asked_for(blocks: int) -> None:
-    sizes = [(blocks, 10), (blocks // 3, 52)]
-    found = cut(sizes, block_nbytes=BLOCK, slot_nbytes=BLOCK // 16)
+    sizes = [(blocks, 10, 4 * BLOCK), (blocks // 3, 52, BLOCK)]
+    found = cut([Pieces(1, *size) for size in sizes], block_size=16)
     assert sum(pieces.count for pieces in found) <= MOST_PIECES + len(sizes)
-    for (wanted, layers), pieces in zip(sizes, found, strict=True):
-        assert pieces.num_layers == layers
+    for (wanted, layers, nbytes), pieces in zip(sizes, found, strict=True):
+        assert (pieces.num_layers, pieces.block_nbytes) == (layers, nbytes)
         assert wanted <= pieces.total_blocks < wanted + pieces.count
-    total = sum(2 * BLOCK * blocks * layers for blocks, layers in sizes)
+    total = sum(2 * nbytes * blocks * layers for blocks, layers, nbytes in sizes)
     assert max(pieces.nbytes for pieces in found) < max(PIECE_BYTES, total // MOST_PIECES) + 200 * BLOCK
 
 
 def test_a_cache_whose_slots_reach_no_further_than_a_drivers_addresses_lie_apart_is_not_cut() -> None:
     for slot_nbytes, is_cut in ((256, True), (255, False)):
-        (pieces,) = cut([(10_000, 24)], block_nbytes=16 * slot_nbytes, slot_nbytes=slot_nbytes)
+        (pieces,) = cut([Pieces(1, 10_000, 24, 16 * slot_nbytes)], block_size=16)
         assert (pieces.count > 1) == is_cut
 
 

@@ -14,6 +14,7 @@ from unicorn_async.config import AttentionTarget, EngineConfig
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.memory import kv_pieces
 from unicorn_async.memory.kv_plan import _Sizes, plan_kv_cache
+from unicorn_async.models.blocks.declarations import Paged
 
 if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
 BLOCK = 16
 
 
-def spec(windows: list[int], max_position: int, head_dim: int = 128) -> ModelSpec:
-    """What a plan asks of a model with a layer for each window, 0 = none."""
-    layers = [SimpleNamespace(paged=SimpleNamespace(num_kv_heads=1, head_dim=head_dim, window=w)) for w in windows]
-    return cast("ModelSpec", SimpleNamespace(layers=layers, layer_windows=tuple(windows), max_position=max_position))
+def spec(windows: list[int], max_position: int, head_dim: int = 128, global_dim: int | None = None) -> ModelSpec:
+    """What a plan asks of a model with a layer for each window, 0 = none; those without may have other heads."""
+    states = [Paged(window, 1, head_dim if window else global_dim or head_dim) for window in windows]
+    layers = [SimpleNamespace(paged=state) for state in states]
+    paged = tuple(sorted(set(states), key=lambda state: state.window))
+    return cast(
+        "ModelSpec",
+        SimpleNamespace(layers=layers, paged_states=paged, max_position=max_position, predicts=False),
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -38,6 +44,7 @@ def spec(windows: list[int], max_position: int, head_dim: int = 128) -> ModelSpe
     spare=st.sampled_from([0, 0, 1]),
     largest_share=st.sampled_from([2.0, 0.3, 0.02]),
     head_dim=st.sampled_from([128, 64]),
+    global_dim=st.sampled_from([None, 64, 256]),
     attention=st.sampled_from(["gpu", "vulkan:0"]),
 )
 @example(  # a search by halves ends 58 blocks short of it
@@ -50,6 +57,7 @@ def spec(windows: list[int], max_position: int, head_dim: int = 128) -> ModelSpe
     spare=0,
     largest_share=2.0,
     head_dim=128,
+    global_dim=None,
     attention="gpu",
 )
 def test_no_larger_cache_would_fit(
@@ -62,10 +70,11 @@ def test_no_larger_cache_would_fit(
     spare: int,
     largest_share: float,
     head_dim: int,
+    global_dim: int | None,
     attention: str,
 ) -> None:
-    """Heads of 64 are too small for a cache to be cut."""
-    model = spec(windows, max_position, head_dim)
+    """Heads of 64 are too small for a group to be cut."""
+    model = spec(windows, max_position, head_dim, global_dim)
     options = EngineConfig(
         max_num_seqs=max_num_seqs, max_num_batched_tokens=32, attention=AttentionTarget.parse(attention)
     )
@@ -98,3 +107,13 @@ def test_an_allocation_that_is_too_large_for_the_device_is_why_a_context_is_refu
     assert plan_kv_cache(model, options, 1 << 40, max_allocation=needed).nbytes == needed
     with pytest.raises(OutOfMemoryError, match=rf"needs {needed:,} bytes, {needed - 1:,} are available"):
         plan_kv_cache(model, options, needed - 1, max_allocation=1 << 20)
+
+
+def test_layers_with_other_heads_have_a_group_of_their_own() -> None:
+    options = EngineConfig(max_num_seqs=1, max_num_batched_tokens=32)
+    plan = plan_kv_cache(spec([40, 40, 0, 40, 0], 800, 128, 512), options, 1 << 30)
+    assert plan.layer_group == (1, 1, 0, 1, 0)
+    full, window = plan.pieces
+    assert (full.num_layers, full.block_nbytes) == (2, 512 * 2 * options.block_size)
+    assert (window.num_layers, window.block_nbytes) == (3, 128 * 2 * options.block_size)
+    assert plan.nbytes == sum(pieces.count * pieces.nbytes for pieces in plan.pieces)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.golden.cases import CASES
 from tests.gpu.made_up import DISCRETE, GIB, INTEL, NVIDIA_REBAR, NVIDIA_WINDOW, RADV_780M, RADV_DISCRETE, SOFTWARE
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.errors import ConfigError, OutOfMemoryError
@@ -14,6 +15,7 @@ from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.memory.kv_pieces import PIECE_BYTES
+from unicorn_async.memory.kv_plan import plan_kv_cache
 from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
 from unicorn_async.memory.plan import MemoryPlan, plan_memory
 from unicorn_async.models.registry import model_spec
@@ -266,7 +268,7 @@ def test_a_cache_that_was_asked_for_is_not_cut_for_the_steps_of_a_load() -> None
 def test_states_of_fixed_size_have_room_for_every_sequence_and_layers_without_attention_have_no_cache() -> None:
     keys = {**SHAPE_8B, "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": False}
     config = model_spec({**keys, "full_attn_idxs": [2, 5]})
-    plan = planned(SOFTWARE, load_plan(config, INT4), config, max_num_seqs=8)
+    plan = planned(SOFTWARE, load_plan(config, INT4), config, max_num_seqs=8, prefix_cache=False, speculation="off")
     claims = {claim.name: claim for block in plan.placement.blocks for claim in block.claims}
     assert not any(claim.group is MemoryGroup.KV_CACHE for claim in claims.values())
     states = {name: claim for name, claim in claims.items() if claim.group is MemoryGroup.STATE}
@@ -300,3 +302,15 @@ def test_a_model_that_fits_no_device_names_all_of_them() -> None:
 def test_a_context_beyond_the_models_is_an_error_on_any_device() -> None:
     with pytest.raises(ConfigError, match="131072 positions"):
         planned(NVIDIA_REBAR, INT4_8B, max_context=131_073, kv_cache_bytes=1 << 20)
+
+
+def test_a_refusal_says_how_to_leave_out_the_layer_that_predicts() -> None:
+    model = model_spec({**CASES["glm4_moe"].config, "num_nextn_predict_layers": 1})
+    predicting = model.predicting(model.predictors[0])
+    with pytest.raises(OutOfMemoryError, match=r"--draft none, which leaves out .* a token more: [1-9][\d,]+ bytes;"):
+        planned(NVIDIA_REBAR, load_plan(predicting, DType.BF16), predicting, vram_bytes=1 << 20)
+    with pytest.raises(OutOfMemoryError, match=r"fewer sequences, or leave out .* with --draft none"):
+        plan_kv_cache(predicting, EngineConfig(), 1)
+    with pytest.raises(OutOfMemoryError) as refused:
+        planned(NVIDIA_REBAR, load_plan(model, DType.BF16), model, vram_bytes=1 << 20)
+    assert "--draft" not in str(refused.value)

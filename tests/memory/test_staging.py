@@ -13,6 +13,7 @@ from unicorn_async.config import EngineConfig
 from unicorn_async.gpu.budget import HeapKind, MemoryBudget
 from unicorn_async.memory.plan import MemoryPlan
 from unicorn_async.memory.staging import stages_in_vram
+from unicorn_async.memory.states import StatePlan
 from unicorn_async.weights.placement import Claim, MemoryGroup, Placement, PlannedBlock
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def near(info: DeviceInfo, planned: int, *, mapped: bool = True, step_bytes: int
     device = SimpleNamespace(info=info, memory=memory, heaps_with_left=lambda: info.heaps)
     block = PlannedBlock(HeapKind.VRAM, (Claim("all", planned, MemoryGroup.FFN, 0),))
     placement = Placement(MemoryBudget(GIB, 0, GIB), (block,))
-    plan = MemoryPlan(cast("KVPlan", None), placement, STAGING, num_load_steps=2, step_bytes=step_bytes)
+    states = StatePlan(num_seqs=32, num_copies=0, nbytes=0)
+    plan = MemoryPlan(cast("KVPlan", None), placement, STAGING, 2, step_bytes, states)
     return stages_in_vram(cast("Device", device), plan, replace(EngineConfig(), **options))
 
 

@@ -57,7 +57,7 @@ class Lister:
         shape = AttentionShape(spec.num_heads, spec.num_kv_heads, spec.head_dim, 16, KVDType.F16)
         places = {**ADDRESSES, "head_input": 1, "logits": 2, "touched": 9}
         activations = Activations(places, LinearScratch.at(0, 1 << 20, 1 << 10))
-        freqs = {layer.attention.rotary: 77 + number for number, layer in enumerate(spec.layers)}
+        freqs = {rotary: 77 + number for number, rotary in enumerate(spec.rotaries)}
         vectors = {name: tensor for name, tensor in self.tensors.items() if len(tensor.shape) == 1}
         state = DecoderState(vectors, self.tensors, freqs, activations, last_token=0)
         tools = RecordingTools(self.listing, DISCRETE, shape, state)

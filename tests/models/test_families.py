@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.golden.cases import CASES
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.attention import Attention
+from unicorn_async.models.blocks.time_mix import Ranks, TimeMix
 from unicorn_async.models.registry import model_spec
+from unicorn_async.ops.time_mix import TimeMixShape
 from unicorn_async.rotary import RotaryConfig, RotaryScaling
 
 if TYPE_CHECKING:
@@ -340,8 +343,51 @@ def test_what_qwen_3_5_could_be_otherwise_is_refused(keys: dict[str, object], me
         spec("Qwen3_5", **keys)
 
 
-def test_a_model_without_attention_is_refused() -> None:
+def test_rwkv_7_reads_ranks_or_makes_them_of_the_hidden_size() -> None:
+    model = model_spec(
+        {"architectures": ["RWKV7ForCausalLM"], "hidden_size": 768, "num_hidden_layers": 2, "vocab_size": 8}
+    )
+    first, second = (layer.blocks[0] for layer in model.layers)
+    assert isinstance(first, TimeMix) and isinstance(second, TimeMix)
+    assert (first.ranks, first.shape) == (Ranks(decay=64, rate=64, blend=32, gate=128), TimeMixShape(12, 64))
+    assert (first.is_first, second.is_first) == (True, False)
+    assert dict(model.layers[0].blocks[1].sizes) == {"intermediate_size": 3072}
+    assert (model.carried_size, model.attends, model.layer_windows) == (768, False, (None, None))
+    with pytest.raises(UnsupportedModelError, match="has no such tensor"):
+        model.check_unused(["model.layers.1.attn.v_lora.lora.3.weight"])
+    model.check_unused(["model.layers.0.attn.v_lora.lora.0.weight"])  # as some files have it, and nothing reads it
+
+
+def test_rwkv_7_s_older_directories_have_one_tensor_of_what_tokens_are_mixed_by() -> None:
+    stacked = model_spec(CASES["rwkv7"].config, traits=FileTraits(are_shifts_stacked=True))
+    one, other = (model.wanted_tensors() for model in (model_spec(CASES["rwkv7"].config), stacked))
+    shifts = {want.name: (want.shape, want.dest) for want in set(other) - set(one)}
+    assert shifts["model.layers.1.attn.x_x"] == ((6, 1, 128), "layers.1.mix_shifts")
+    assert len(shifts) == stacked.num_layers
+    assert {want.row_offset for want in one if want.dest == "layers.1.mix_shifts"} == set(range(0, 768, 128))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"attn": {"layers": [1]}}, "attn: .* is not supported here"),
+        ({"hidden_act": "relu"}, "hidden_act: relu is not supported here"),
+        ({"norm_first": False}, "norm_first: False is not supported here"),
+        ({"norm_bias": False}, "norm_bias: False is not supported here"),
+        ({"head_dim": 56}, "hidden_size 128 is no multiple of heads of 56"),
+        ({"head_dim": None, "num_heads": 3}, "hidden_size 128 is no multiple of heads of 42"),
+        ({"head_dim": 8}, "heads of 8 elements, expected a multiple of 16"),
+        ({"value_dim": [128, [64], 128]}, "value_dim: .* is not supported, only the hidden size 128"),
+        ({"a_low_rank_dim": 12}, "a_low_rank_dim: expected a multiple of 8, got 12"),
+    ],
+)
+def test_what_rwkv_7_could_be_otherwise_is_refused(keys: dict[str, object], message: str) -> None:
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
+        model_spec({**CASES["rwkv7"].config, **keys})
+
+
+def test_a_model_without_attention_whose_layers_keep_nothing_is_refused() -> None:
     model = spec("Llama")
     layers = tuple(replace(layer, blocks=layer.blocks[1:]) for layer in model.layers)
-    with pytest.raises(UnsupportedModelError, match="models without attention"):
+    with pytest.raises(UnsupportedModelError, match="a model without attention has layers that keep nothing"):
         replace(model, layers=layers)

@@ -13,6 +13,8 @@ from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.memory.plan import attention_shape
+from unicorn_async.models.blocks.experts import DOWN, GATE_UP
+from unicorn_async.models.spec import matrix_names
 from unicorn_async.step.dry_run import DryRun
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def test_one_token_s_expert_for_all_tokens_takes_two_more(tmp_path: Path) -> Non
     ("scheme", "kernel"), [("int4", "expert_quant_coopmat"), ("auto", "expert_coopmat")], ids=["int4", "f16"]
 )
 def test_a_prompt_s_rows_are_halves_for_matrix_units(tmp_path: Path, scheme: str, kernel: str) -> None:
-    found = block(tmp_path, "qwen3_moe", scheme, DISCRETE, 512)
+    found = block(tmp_path, "qwen3_moe", scheme, DISCRETE, 513)
     halves = "row_to_half_halves"
     expected = [halves, "linear_few_rows_f32", "route", "expert_tiles", kernel, halves, kernel, "expert_sum"]
     assert found == expected
@@ -65,3 +67,13 @@ def test_a_prompt_s_rows_are_halves_for_matrix_units(tmp_path: Path, scheme: str
 def test_a_prompt_s_rows_are_read_by_lanes_without_matrix_units(tmp_path: Path) -> None:
     found = block(tmp_path, "qwen3_moe", "int4", GPU, 512)
     assert found[4:] == ["expert_quant_vec", "quantize_activations", "expert_quant_vec", "expert_sum"]
+
+
+def test_what_every_token_reads_is_not_the_experts(tmp_path: Path) -> None:
+    files = ModelFiles.read(str(write_checkpoint("qwen2_moe", tmp_path, "float16")), WeightScheme("auto"))
+    spec = files.config
+    dests = {dest: dest for dest in spec.memory_groups()}
+    left = dests.keys() - set(spec.read_by_all(dests))
+    assert {dest.rpartition(".")[2] for dest in left} == {GATE_UP, DOWN}
+    names = {name for layer in spec.layers for name in matrix_names(layer.blocks)}
+    assert "qkv" in names and not {GATE_UP, DOWN} & names

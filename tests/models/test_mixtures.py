@@ -86,6 +86,45 @@ def test_mixtral_has_experts_in_all_layers_whose_weights_add_up_to_one() -> None
         spec("Mixtral", num_experts_per_tok=9)
 
 
+def test_gpt_oss_has_sinks_biases_and_a_window_in_every_other_layer() -> None:
+    model = spec("GptOss", num_local_experts=32, head_dim=64)
+    assert model.layer_windows == (128, 0, 128, 0, 128)
+    attention, experts = model.attention, experts_of(model)
+    assert attention.heads == "2 heads, with sinks" and attention.qkv_bias and attention.output_bias
+    assert experts.summary == "4 of 32 experts of 128 (clamped_swiglu)" and experts.routing.normalises
+    yarn = attention.rotary
+    assert (yarn.base, round(yarn.amplitude, 4), len(yarn.factors)) == (150_000.0, 1.3466, 32)
+    assert yarn.factors[8] == 1.0 and 1.0 < yarn.factors[9] < 1.2 and yarn.factors[17] < 32.0 == yarn.factors[18]
+    wants = {want.name: want for want in model.wanted_tensors()}
+    gates, bias = (wants[f"model.layers.4.mlp.experts.gate_up_proj{ending}"] for ending in ("", "_bias"))
+    assert (gates.file_shape, gates.is_transposed, bias.file_shape) == ((32, 256, 128), True, (32, 256))
+    assert (wants["model.layers.4.mlp.router.bias"].shape, wants["model.layers.0.self_attn.sinks"].shape) == (
+        (32,),
+        (2,),
+    )
+    raw = {**PLAIN, "architectures": ["GptOssForCausalLM"], "num_local_experts": 8}
+    apart = {want.name: want for want in model_spec(raw, traits=FileTraits(are_experts_apart=True)).wanted_tensors()}
+    up = apart["model.layers.4.mlp.experts.up_proj_bias"]
+    assert (up.file_shape, up.row_offset, up.dest) == ((8, 128), 8 * 128, "layers.4.experts_gate_up_bias")
+    assert not apart["model.layers.4.mlp.experts.7.down_proj.weight"].is_transposed
+    assert spec("GptOss", sliding_window=None).layer_windows == (0,) * 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"swiglu_limit": 5.0}, r"swiglu_limit: 5\.0 is not supported, only 7\.0"),
+        ({"swiglu_alpha": 1.5}, r"swiglu_alpha: 1\.5 is not supported, only 1\.702"),
+        ({"hidden_act": "gelu_new"}, "hidden_act: 'gelu_new' is not supported, only 'silu'"),
+        ({"layer_types": ["chunked_attention"] * 5}, r"layer_types \['chunked_attention'\]"),
+        ({"num_experts_per_tok": 129}, "experts of a token: expected 1 to 32, got 129"),
+    ],
+)
+def test_what_gpt_oss_could_be_otherwise_is_refused(keys: dict[str, object], match: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=match):
+        spec("GptOss", **keys)
+
+
 def test_qwen_2_has_an_expert_for_all_tokens_behind_a_gate() -> None:
     model = spec("Qwen2Moe", mlp_only_layers=[1], num_experts=12)
     experts = experts_of(model)

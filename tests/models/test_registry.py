@@ -159,7 +159,7 @@ def test_a_missing_key_is_named(missing: str) -> None:
 
 
 def test_every_architecture_reads_a_complete_configuration() -> None:
-    heads = {**LLAMA, "num_key_value_heads": 1, "full_attention_interval": 1}
+    heads = {**LLAMA, "num_key_value_heads": 1, "full_attention_interval": 1, "hidden_size_per_layer_input": 0}
     for name in ARCHITECTURES:
         raw: dict[str, object] = {**heads, "architectures": [name], "text_config": heads}
         assert model_spec(raw).architecture == name

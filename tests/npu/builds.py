@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 from unicorn_async.npu.manifest import Build, build_name, find_build, manifest_json
-from unicorn_async.npu.schedule import Core
+from unicorn_async.npu.precision import Products
+from unicorn_async.npu.schedule import Team
 from unicorn_async.npu.sources import source_hash
 from unicorn_async.npu.transaction import Dialect
 from unicorn_async.resources import resource_dir
@@ -31,12 +32,19 @@ def dialect_of(chip: Chip) -> Dialect:
     return Dialect(header, DESCRIPTOR, tuple((3, 0, control, 0, 0x0F00, 0x1F00, 28) for control in controls))
 
 
-def cores_of(chip: Chip) -> tuple[Core, ...]:
-    """Two cores to a column; channels are crossed, so that taking one for the other shows."""
-    return tuple(Core(column, channel, 1 - channel) for column in range(chip.columns) for channel in (0, 1))
+def teams_of(chip: Chip) -> tuple[Team, ...]:
+    """Two teams to a column; channels are crossed, so that taking one for the other shows."""
+    return tuple(Team(column, channel, 1 - channel) for column in range(chip.columns) for channel in (0, 1))
 
 
-def write_build(folder: Path, chip: Chip, head_dim: int, *, kernels: object = (("MLIR_AIE", 8),)) -> Build:
+def write_build(
+    folder: Path,
+    chip: Chip,
+    head_dim: int,
+    *,
+    kernels: object = (("MLIR_AIE", 8),),
+    products: Products = Products.BF16,
+) -> Build:
     """Write a build for the double, and read it back."""
     folder.mkdir(parents=True, exist_ok=True)
     name = build_name(chip, head_dim)
@@ -45,12 +53,13 @@ def write_build(folder: Path, chip: Chip, head_dim: int, *, kernels: object = ((
     build = Build(
         chip=chip,
         head_dim=head_dim,
+        products=products,
         xclbin=folder / f"{name}.xclbin",
         sha256=hashlib.sha256(content).hexdigest(),
         source_sha256=source_hash(resource_dir("npu")),
         toolchain={"mlir-aie": "none: for the test double"},
         dialect=dialect_of(chip),
-        cores=cores_of(chip),
+        teams=teams_of(chip),
     )
     (folder / f"{name}.json").write_text(manifest_json(build))
     return find_build(folder, chip, head_dim)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.npu.geometry import HeadLayout
-    from unicorn_async.npu.schedule import Core
+    from unicorn_async.npu.schedule import Team
 
 HEADER = (6 << 24 | 3 << 16 | 1 << 8, 1 << 8 | 5)
 BURST = 0x80000000
@@ -48,24 +48,24 @@ def stream(operations: Sequence[Sequence[int]]) -> list[int]:
     return [*HEADER, len(operations), 4 * (4 + len(words)), *words]
 
 
-def known_sequence(layout: HeadLayout, cores: Sequence[Core], *, stride: int = 0) -> list[int]:
-    """What attention_design's sequence becomes, if cores get these channels."""
+def known_sequence(layout: HeadLayout, teams: Sequence[Team], *, stride: int = 0) -> list[int]:
+    """What attention_design's sequence becomes, if teams get these channels."""
     operations: list[list[int]] = []
-    for number, core in enumerate(cores):
-        sink, source = 0x1D204 + 8 * core.output_channel, 0x1D214 + 8 * core.input_channel
-        first = 3 * core.input_channel
+    for number, team in enumerate(teams):
+        sink, source = 0x1D204 + 8 * team.output_channel, 0x1D214 + 8 * team.input_channel
+        first = 3 * team.input_channel
         pieces = ((sink, 2, layout.result_bytes), (source, 1, PACKET_BYTES), (source, 0, 8192))
         for index, (queue, argument, nbytes) in enumerate(pieces, first):
             operations += [
-                block_write(core.column, index, nbytes, stride=stride),
-                patch(core.column, index, argument, number * nbytes),
-                route(core.column, queue - 4),
-                push(core.column, queue, index),
+                block_write(team.column, index, nbytes, stride=stride),
+                patch(team.column, index, argument, number * nbytes),
+                route(team.column, queue - 4),
+                push(team.column, queue, index),
             ]
-    for core in cores:
+    for team in teams:
         operations += [
-            wait(core.column, 0, core.output_channel),
-            wait(core.column, 1, core.input_channel),
-            wait(core.column, 1, core.input_channel),
+            wait(team.column, 0, team.output_channel),
+            wait(team.column, 1, team.input_channel),
+            wait(team.column, 1, team.input_channel),
         ]
     return stream(operations)

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.npu import fake_iron
 from tests.npu.builds import write_build
 from tests.npu.fake_xrt import Npu
 from tests.npu.machine import Machine
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.geometry import NPU1
+from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from unicorn_async.npu.manifest import Build
+
+
+_SCRIPTS = ("build", "program_memory", "toolchain", "attention_design")
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports the scripts of npu/ by name."""
+    monkeypatch.syspath_prepend(str(resource_dir("npu")))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in _SCRIPTS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module
+    for name in _SCRIPTS:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def iron(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlir-aie's Python is the recorder."""
+    for name, module in fake_iron.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.npu.kernel_library import FakeCore
+from tests.npu.kernel_library import FakeTeam
 from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
 from unicorn_async.npu.tile_budget import SHIM_QUEUE_DEPTH
 from unicorn_async.npu.transaction import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.npu.geometry import HeadLayout
-    from unicorn_async.npu.schedule import Core
+    from unicorn_async.npu.schedule import Team
     from unicorn_async.npu.transaction import Channel
 
 
@@ -40,16 +40,22 @@ class Hang(Exception):
 
 
 class FakeArray:
-    """The cores of a build."""
+    """The teams of cores of a build."""
 
-    def __init__(self, library: Path, layout: HeadLayout, cores: Sequence[Core]) -> None:
-        self._cores = {core.source: FakeCore(library, layout) for core in cores}
-        self._sinks = {core.sink: self._cores[core.source] for core in cores}
-        self._input = {source: np.empty(0, np.uint8) for source in self._cores}
+    def __init__(self, library: Path, layout: HeadLayout, teams: Sequence[Team]) -> None:
+        self._teams = {team.source: FakeTeam(library, layout) for team in teams}
+        self._sinks = {team.sink: self._teams[team.source] for team in teams}
+        self._input = {source: np.empty(0, np.uint8) for source in self._teams}
         self._output: dict[Channel, deque[NDArray[np.uint8]]] = {sink: deque() for sink in self._sinks}
         self.operations: Counter[str] = Counter()
         self.bytes_read = 0
-        self.most_buffers = 0  # that one core took in the last run
+        self.bytes_of_argument: Counter[int] = Counter()  # read of each of a run's buffers
+        self.most_buffers = 0  # that one team took in the last run
+
+    @property
+    def teams(self) -> list[FakeTeam]:
+        """All of them."""
+        return list(self._teams.values())
 
     def execute(self, words: NDArray[np.uint32], buffers: Sequence[NDArray[np.uint8]]) -> None:
         """Run a stream against the buffers as the NPU sees them."""
@@ -57,7 +63,7 @@ class FakeArray:
         addresses: dict[tuple[int, int], NDArray[np.uint8]] = {}
         busy: dict[Channel, deque[list[tuple[int, int]]]] = {}  # descriptors of tasks whose token was not taken
         tokens: Counter[Channel] = Counter()
-        before = {source: core.buffers_taken for source, core in self._cores.items()}
+        before = {source: team.buffers_taken for source, team in self._teams.items()}
         for operation in decode(words)[1]:
             self.operations[type(operation).__name__] += 1
             match operation:
@@ -73,6 +79,7 @@ class FakeArray:
                     memory = buffers[argument][offset : offset + nbytes]
                     assert len(memory) == nbytes, f"{nbytes} bytes at {offset} leave buffer {argument}"
                     addresses[column, index] = memory
+                    self.bytes_of_argument[argument] += nbytes
                 case PushTask(channel=channel):
                     places = _chain(channel.column, operation.first, descriptors)
                     tasks = busy.setdefault(channel, deque())
@@ -86,9 +93,9 @@ class FakeArray:
                         raise Hang(f"{channel}: no token comes")
                     tokens[channel] -= 1
                     busy[channel].popleft()
-        self.most_buffers = max(core.buffers_taken - before[source] for source, core in self._cores.items())
+        self.most_buffers = max(team.buffers_taken - before[source] for source, team in self._teams.items())
         assert not any(tokens.values()), "tokens are left for the next run to take"
-        assert all(core.is_idle for core in self._cores.values()), "a core waits in the midst of an item"
+        assert all(team.is_idle for team in self._teams.values()), "a core waits in the midst of an item"
 
     def _move(self, channel: Channel, pieces: list[NDArray[np.uint8]]) -> None:
         if channel.direction is Direction.TO_MEMORY:
@@ -97,20 +104,20 @@ class FakeArray:
             return
         self.bytes_read += sum(map(len, pieces))
         data = np.concatenate([self._input[channel], *pieces])
-        core = self._cores[channel]
+        team = self._teams[channel]
         while len(data) >= CORE_BUFFER_BYTES:
-            core.feed(data[:CORE_BUFFER_BYTES].copy())
+            team.feed(data[:CORE_BUFFER_BYTES].copy())
             data = data[CORE_BUFFER_BYTES:]
         self._input[channel] = data
         for sink, owner in self._sinks.items():
-            if owner is core:
+            if owner is team:
                 self._drain(sink)
 
     def _drain(self, sink: Channel) -> None:
         """Move finished strips to where the output tasks say."""
-        core, tasks = self._sinks[sink], self._output[sink]
-        while tasks and core.strips:
-            strip = core.strips.pop(0).view(np.uint8)
+        team, tasks = self._sinks[sink], self._output[sink]
+        while tasks and team.strips:
+            strip = team.strips.pop(0).view(np.uint8)
             tasks[0][: len(strip)] = strip
             tasks[0] = tasks[0][len(strip) :]
             if not len(tasks[0]):

@@ -1,8 +1,8 @@
 """A double of pyxrt that behaves as the hardware does, for tests alone.
 
 Runs complete by themselves, later, and there are no callbacks. One that would take longer than the driver allows is
-ended, with half of its results. What was not synced is not seen by the other side. A buffer in the wrong memory group
-gives a run that completes without work. Contexts are few. Faults are injected run by run.
+ended, with half of its results, and others of its context with it. What was not synced is not seen by the other side. A
+buffer in the wrong memory group gives a run that completes without work. Contexts are few. Faults are injected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tests.npu.fake_array import FakeArray, Hang
-from tests.npu.kernel_library import build_kernels
+from tests.npu.kernel_library import build_kernels, defines_of
 from tests.npu.machine import ADDRESS
 from unicorn_async.npu.geometry import HeadLayout, chip_named
 from unicorn_async.npu.manifest import read_manifest
@@ -69,13 +69,15 @@ class Npu:
     """The machine behind the double: what it has, what goes wrong, and what was done.
 
     `faults` are taken run by run: "ok", "timeout", "abort", "context lost" (this run and all later ones of its
-    context), "stuck" (no end until `release`), "start fails", "state fails" (nobody can ask for its end,
-    and it has none until `release`) or "wrong results". An empty queue means "ok".
+    context), "stuck" (no end until `release`), "no answer" (it is over, but its state stays as it was), "start fails",
+    "state fails" (nobody can ask for its end, and it has none until `release`), "vanishes" (the device is gone from
+    then on), "no work" (it completes, and does nothing) or "wrong results". An empty queue means "ok".
     """
 
     kernels: Path  # folder of built kernels
     devices: tuple[str, ...] = (ADDRESS,)  # where XRT finds some
     max_contexts: int = 6
+    refused_contexts: str = ""  # the error of every new one
     hand_out_wrong_groups: bool = False
     user_pointers: str = "taken"  # or "absent", as in older XRTs, "refused", or "cloned": a run gets a copy
     faults: deque[str] = field(default_factory=deque)
@@ -179,11 +181,15 @@ class Loaded:
     array: FakeArray
     lost: bool = False  # the driver gave up on it
     gone: bool = False
+    restarts: int = 0  # by the driver, behind a run that took too long
+    last: threading.Thread | None = None  # of its runs, which go one behind the other
 
 
 class HwContext:
     def __init__(self, device: Device, uuid: str) -> None:
         self.npu, self.image = device.npu, device.images[uuid]
+        if refused := self.npu.refused_contexts if self.npu.devices else "(err=-19): No such device":
+            raise RuntimeError(f"DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed {refused}")
         if self.npu.contexts >= self.npu.max_contexts:
             raise RuntimeError("DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed (err=-28): No space left on device")
         self.npu.contexts += 1
@@ -192,7 +198,8 @@ class HwContext:
         chip = chip_named(manifest.chip.name)
         assert chip is not None
         layout = HeadLayout(chip, manifest.head_dim)
-        self.npu.array = FakeArray(build_kernels(layout, self.npu.kernels), layout, manifest.cores)
+        library = build_kernels(layout, self.npu.kernels, defines=defines_of(manifest.products))
+        self.npu.array = FakeArray(library, layout, manifest.teams)
         self.loaded = Loaded(self.npu, self.npu.array)
 
     def __del__(self) -> None:
@@ -336,23 +343,36 @@ class Run:
         assert status.state is not State.ERT_CMD_STATE_SUBMITTED, "a run is started while it is under way"
         status.state, status.is_readable = State.ERT_CMD_STATE_SUBMITTED, fault != "state fails"
         arguments = [self._arguments[index] for index in range(6)]
-        thread = threading.Thread(target=_work, args=(loaded, status, fault, arguments), name="fake-npu", daemon=True)
+        work = loaded, status, fault, arguments, loaded.restarts, loaded.last
+        thread = threading.Thread(target=_work, args=work, name="fake-npu", daemon=True)
         npu.threads.append(thread)
+        if fault != "state fails":
+            loaded.last = thread
         thread.start()
 
 
-def _work(loaded: Loaded, status: Status, fault: str, arguments: list[Any]) -> None:
+def _work(
+    loaded: Loaded, status: Status, fault: str, arguments: list[Any], restarts: int, previous: threading.Thread | None
+) -> None:
     loaded.npu.hold.wait()
+    if previous is not None:
+        previous.join()
+    if fault == "no answer":
+        return
     if fault == "state fails":
         loaded.npu.released.wait()
     with loaded.npu._order:
-        status.state = _end(loaded, fault, arguments)
+        status.state = State.ERT_CMD_STATE_ABORT if loaded.restarts != restarts else _end(loaded, fault, arguments)
+        if status.state is State.ERT_CMD_STATE_TIMEOUT:
+            loaded.restarts += 1
 
 
 def _end(loaded: Loaded, fault: str, arguments: list[Any]) -> State:
     npu = loaded.npu
     npu.runs += 1
-    if loaded.lost or fault == "context lost":
+    if fault == "vanishes":
+        npu.devices = ()
+    if loaded.lost or fault in ("context lost", "vanishes"):
         loaded.lost = True
         return State.ERT_CMD_STATE_ABORT
     if fault == "timeout":
@@ -365,7 +385,7 @@ def _end(loaded: Loaded, fault: str, arguments: list[Any]) -> State:
         return State.ERT_CMD_STATE_ABORT
     opcode, stream, nbytes, *buffers = arguments
     assert opcode == 3 and stream.flags is Flags.cacheable and stream.group == INSTRUCTION_GROUP
-    if any(buffer.group != DATA_GROUP for buffer in buffers):
+    if fault == "no work" or any(buffer.group != DATA_GROUP for buffer in buffers):
         return State.ERT_CMD_STATE_COMPLETED  # as the hardware does: no error, and no work
     try:
         loaded.array.execute(stream.device_side[:nbytes].view(np.uint32), [buffer.device_side for buffer in buffers])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.xrt import opens_device
+from unicorn_async.npu.xrt import opening_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +20,9 @@ ADDRESS = "0000:c4:00.1"
 LIMITS = "Limit              Soft Limit  Hard Limit  Units\nMax locked memory  {}          {}          bytes\n"
 
 
-def double_opens(address: str) -> bool:
+def double_fails(address: str) -> str | None:
     """Ask the double where there is one, and never the XRT of the machine that runs the tests."""
-    return "pyxrt" in sys.modules and opens_device(address)
+    return opening_failure(address) if "pyxrt" in sys.modules else "no double"
 
 
 class Machine:
@@ -36,6 +36,8 @@ class Machine:
         firmware = {"npu1": "1.5.5.391", "npu2": "1.1.2.64"}[chip.name]
         self.write(f"sys/bus/pci/devices/{ADDRESS}/vendor", "0x1022")
         self.write(f"sys/bus/pci/devices/{ADDRESS}/device", chip.pci_device)
+        revision = {"npu1": "00", "npu2": "10"}[chip.name]
+        self.write(f"sys/bus/pci/devices/{ADDRESS}/revision", f"0x{revision}")
         self.write("sys/bus/pci/devices/0000:00:00.0/vendor", "0x1022")
         self.write("sys/bus/pci/devices/0000:00:00.0/device", "0x14e8")
         self.write("sys/module/amdxdna/refcnt", "0")
@@ -44,7 +46,7 @@ class Machine:
         self.write("sys/class/accel/accel0/device/fw_version", firmware)
         self.write("sys/class/iommu/ivhd0/name", "")
         self.write("dev/accel/accel0", "")
-        self.write(f"lib/firmware/amdnpu/{chip.pci_device[2:]}_00/npu.sbin.{firmware}.zst", "")
+        self.write(f"lib/firmware/amdnpu/{chip.pci_device[2:]}_{revision}/npu.sbin.{firmware}.zst", "")
         self.write("proc/sys/kernel/osrelease", "7.0.0-14-generic")
         self.limit_memlock("unlimited")
         for library in ("libxrt_core.so.2", "libxrt_driver_xdna.so.2"):
@@ -54,7 +56,7 @@ class Machine:
     def host(self, *, on_path: bool = True) -> NpuHost:
         """The machine as the product sees it."""
         path = (self.root / "opt/xilinx/xrt/python",) if on_path else ()
-        return NpuHost(self.root, lambda _: self.open_errno, path, SUFFIX, lambda: self.library_path, double_opens)
+        return NpuHost(self.root, lambda _: self.open_errno, path, SUFFIX, lambda: self.library_path, double_fails)
 
     def write(self, name: str, text: str) -> None:
         """Make a file."""

@@ -16,7 +16,8 @@ from unicorn_async.errors import ConfigError, NpuError, OutOfMemoryError, Unsupp
 from unicorn_async.npu.attention import AttentionService, NpuOptions
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
-from unicorn_async.npu.geometry import NPU1, NPU2, HeadLayout
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, NPU1, NPU2, HeadLayout
+from unicorn_async.npu.schedule import Argument
 from unicorn_async.npu.work import AttentionHeads, SequenceWork
 
 if TYPE_CHECKING:
@@ -121,6 +122,27 @@ async def test_a_token_is_synced_chunk_by_chunk_and_nothing_else(context: Contex
         cache.close()
 
 
+async def test_a_prompts_keys_and_values_are_read_once_for_both_cores_of_a_team_and_all_cores_work(
+    context: Context, npu: Npu
+) -> None:
+    step = Step(HEADS, [Query(512, 512)])
+    async with opened(context) as attention:
+        step.check(await step.run(attention))
+    # 8 items of 64 queries for each kv head see 2, 4, ..., 16 chunks, 72 in all; with a stream for each core they would
+    # be 16 items of 32 queries that see 1, 2, ..., 16 chunks, 136 in all.
+    assert npu.array.bytes_of_argument[Argument.CACHE] == 2 * 72 * CORE_BUFFER_BYTES
+    products = [core.tile_products for team in npu.array.teams for core in team.cores]
+    assert len(products) == NPU1.num_cores and min(products) > 0.8 * max(products)
+
+
+async def test_a_decoded_tokens_strips_go_round_a_teams_cores(context: Context, npu: Npu) -> None:
+    heads = AttentionHeads(HEADS.layout, 16, 2, 64)
+    step = Step(heads, [Query(100)] * 4)
+    async with opened(context, heads) as attention:
+        step.check(await step.run(attention))
+    assert len({core.tile_products for team in npu.array.teams for core in team.cores}) == 1
+
+
 async def test_a_layer_syncs_its_queries_and_results_and_nothing_else(context: Context, npu: Npu) -> None:
     step = Step(HEADS, MIXED)
     async with opened(context, options=NpuOptions(num_runs=1)) as attention:
@@ -138,7 +160,7 @@ def layer_syncs(step: PreparedStep) -> list[tuple[Direction, int, int]]:
     query_bytes = part.strips * HEADS.layout.strip_bytes // 2  # bf16, where results are f32
     assert 0 < query_bytes <= 8192
     queries = [
-        (Direction.XCL_BO_SYNC_BO_TO_DEVICE, 16384 * item + 8192, query_bytes) for item in range(len(part.items))
+        (Direction.XCL_BO_SYNC_BO_TO_DEVICE, 24576 * item + 8192, query_bytes) for item in range(len(part.items))
     ]
     return [*queries, (Direction.XCL_BO_SYNC_BO_FROM_DEVICE, 0, len(part.items) * part.result_bytes)]
 
@@ -319,8 +341,8 @@ def test_heads_that_the_kernels_do_not_do_are_refused() -> None:
         replace(HEADS, block_size=16)
     with pytest.raises(UnsupportedModelError, match="num_heads"):
         replace(HEADS, num_heads=3)
-    with pytest.raises(UnsupportedModelError, match="at most 16"):
-        AttentionHeads(HeadLayout(NPU1, 256), 20, 1, 64)
+    with pytest.raises(UnsupportedModelError, match="at most 32"):
+        AttentionHeads(HeadLayout(NPU1, 256), 36, 1, 64)
 
 
 async def test_a_frame_that_can_not_be_allocated_leaves_nothing_behind(context: Context, npu: Npu) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import stat
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.npu import compiler_stream, fake_iron
-from tests.npu.builds import cores_of
+from tests.npu import compiler_stream
+from tests.npu.builds import teams_of
 from tests.npu.elf_files import elf
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu import tile_budget as budget
-from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, NPU1, NPU2, HeadLayout
+from unicorn_async.npu.geometry import NPU1, NPU2, HeadLayout
 from unicorn_async.npu.manifest import find_build
-from unicorn_async.npu.schedule import Core
-from unicorn_async.resources import resource_dir
+from unicorn_async.npu.precision import Products
+from unicorn_async.npu.schedule import Team
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,26 +30,6 @@ AIECC_OPTIONS = (
     *("--full-elf-name=?*", "--get=?*", "--device-name=?*", "--sequence-name=?*", "--tmpdir=?*", "--verbose", "-v"),
     *("--peano=?*", "--xchesscc", "--no-xchesscc", "--xbridge", "--no-xbridge"),
 )
-SCRIPTS = ("build", "program_memory", "toolchain", "attention_design")
-
-
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports the scripts of npu/ by name."""
-    monkeypatch.syspath_prepend(str(resource_dir("npu")))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for name in SCRIPTS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module
-    for name in SCRIPTS:
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def iron(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mlir-aie's Python is the recorder."""
-    for name, module in fake_iron.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
 
 
 def executable(path: Path, text: str) -> None:
@@ -66,7 +45,7 @@ def tools(tmp_path: Path, scripts: Any) -> Any:
     As aiecc does, it refuses an option that it doesn't know, and makes what it is asked for alone, under its names.
     """
     root = tmp_path / "tools"
-    words = np.array(compiler_stream.known_sequence(LAYOUT, cores_of(NPU1)), np.uint32)
+    words = np.array(compiler_stream.known_sequence(LAYOUT, teams_of(NPU1)), np.uint32)
     root.mkdir()
     (root / "insts").write_bytes(words.tobytes())
     (root / "object").write_bytes(elf({"attention_chunk": 9000}))
@@ -145,10 +124,10 @@ def test_a_folder_in_which_nothing_can_be_kept_is_told_and_the_build_goes_on(
 def test_a_build_writes_what_the_product_finds(scripts: Any, tools: Any, tmp_path: Path) -> None:
     made = scripts("build").build(LAYOUT, tools, tmp_path / "out")
     assert made == find_build(tmp_path / "out", NPU1, 128)
-    assert made.cores == cores_of(NPU1)
+    assert made.teams == teams_of(NPU1)
     assert made.dialect.header == compiler_stream.HEADER
     assert made.dialect.descriptor == (0, 0, 0x80000000, 0, 0, 1 << 25)
-    assert len(made.dialect.preamble) == 2 * NPU1.num_cores
+    assert len(made.dialect.preamble) == 2 * NPU1.num_teams
     assert made.xclbin.read_text() == "image\n"
     log = (tools.peano / "log").read_text()
     assert "--target=aie2-none-unknown-elf" in log and "-DHEAD_DIM=128" in log
@@ -182,9 +161,44 @@ def test_a_build_tells_each_cores_program_memory_and_names_what_overflows_it(
 
 def test_a_build_that_leaves_no_elf_file_says_so(scripts: Any, tmp_path: Path) -> None:
     (tmp_path / "folder_core_0_2.elf").mkdir()
-    assert scripts("program_memory").check_cores(tmp_path) == [
-        "aiecc has left no ELF file of a core: how much program memory they take is not known"
-    ]
+    assert scripts("program_memory").core_memory(tmp_path) == (
+        ["aiecc has left no ELF file of a core: how much program memory they take is not known"],
+        [],
+    )
+
+
+OVERFLOW = "[AIE ERROR] _XAie_LoadProgMemSection():231: Overflow of program memory"
+
+
+@pytest.mark.usefixtures("iron")
+def test_an_aiecc_that_ends_at_a_program_too_large_has_the_core_named_and_the_sizes_kept(
+    scripts: Any, tools: Any, tmp_path: Path
+) -> None:
+    work = tools.aiecc.read_text()
+    executable(tools.aiecc, work.removeprefix("#!/bin/sh\n") + f"rm final.xclbin; echo '{OVERFLOW}' >&2; exit 1\n")
+    (tools.peano / "core").write_bytes(elf({"attention_chunk": 9000, "soft_capped": 8000, "main": 100}))
+    with pytest.raises(NpuBuildError) as raised:
+        scripts("build").build(LAYOUT, tools, tmp_path / "out", tmp_path / "kept")
+    overflowing, failed, *words = str(raised.value).splitlines()
+    assert overflowing == (
+        "main_core_0_2.elf: 17,100 bytes of instructions, a core has 16,384; the largest functions:"
+        " attention_chunk 9,000, soft_capped 8,000, main 100"
+    )
+    assert failed.endswith("aiecc failed with status 1:") and words == [OVERFLOW]
+    kept = (tmp_path / "kept/attention_npu1_d128/program_memory.txt").read_text()
+    assert kept == f"main_core_0_2.elf: 17,100 of 16,384 bytes of program memory\n{overflowing}\n"
+
+
+@pytest.mark.usefixtures("iron")
+@pytest.mark.parametrize("words", [OVERFLOW, "ld.lld: error: section '.text' will not fit in region 'program'"])
+def test_an_overflow_without_an_elf_file_is_told_with_what_the_kernels_take(
+    scripts: Any, tools: Any, tmp_path: Path, words: str
+) -> None:
+    executable(tools.aiecc, f'echo "{words}" >&2; exit 1\n')
+    with pytest.raises(NpuBuildError) as raised:
+        scripts("build").build(LAYOUT, tools, tmp_path / "out")
+    hint, _, last = str(raised.value).splitlines()
+    assert hint.endswith("takes 9,000; its largest functions: attention_chunk 9,000") and last == words
 
 
 WHOLE = elf({"attention_chunk": 64}, constants=32)
@@ -207,6 +221,15 @@ def test_what_is_no_whole_elf_file_is_named(scripts: Any, content: bytes, wanted
 def test_sections_that_are_not_loaded_or_have_no_bytes_are_told_apart(scripts: Any) -> None:
     size = scripts("program_memory").program_size(elf({"a": 5, "b": 7}, constants=3, zeros=1 << 20), "core.elf")
     assert (size.instructions, size.data, size.functions) == (12, 3 + (1 << 20), (("b", 7), ("a", 5)))
+
+
+def test_a_linked_program_takes_all_before_its_end_gaps_included(scripts: Any) -> None:
+    readable, executable_too = 4, 5
+    segments = ((0, 0x200, executable_too), (0x3F00, 0x200, executable_too), (0x70000, 0x4000, readable))
+    content = elf({"attention_chunk": 0x400}, segments=segments)
+    assert scripts("program_memory").program_size(content, "core.elf").instructions == 0x4100
+    with pytest.raises(NpuBuildError, match=r"core.elf: .*ends early"):
+        scripts("program_memory").program_size(content[:44] + b"\xff\xff" + content[46:], "core.elf")
 
 
 @pytest.mark.usefixtures("iron")
@@ -249,6 +272,18 @@ def test_an_mlir_aie_that_can_not_be_imported_is_named(
     monkeypatch.setitem(sys.modules, "aie", None)
     with pytest.raises(NpuBuildError, match=r"mlir-aie's Python can't be imported: .*aie.*docs/npu.md"):
         scripts("build").build(LAYOUT, tools, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("iron")
+def test_who_reads_an_earlier_build_meanwhile_gets_the_whole_of_it(scripts: Any, tools: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for suffix in ("xclbin", "insts", "json"):
+        (out / f"attention_npu1_d128.{suffix}").write_text("of an earlier build")
+    with (out / "attention_npu1_d128.xclbin").open() as xclbin, (out / "attention_npu1_d128.json").open() as manifest:
+        scripts("build").build(LAYOUT, tools, out)
+        assert xclbin.read() == manifest.read() == "of an earlier build"
+    assert sorted(path.suffix for path in out.iterdir()) == [".insts", ".json", ".xclbin"]
 
 
 @pytest.mark.usefixtures("iron")
@@ -313,10 +348,10 @@ def test_a_peano_that_does_not_tell_its_version_is_named(
         toolchain.find_toolchain()
 
 
-def test_cores_are_where_the_compiler_has_put_them(scripts: Any) -> None:
-    shuffled = tuple(Core(3 - core.column, 1 - core.input_channel, core.output_channel) for core in cores_of(NPU1))
-    dialect, cores = scripts("build").read_back(compiler_stream.known_sequence(LAYOUT, shuffled), LAYOUT)
-    assert cores == shuffled
+def test_teams_are_where_the_compiler_has_put_them(scripts: Any) -> None:
+    shuffled = tuple(Team(3 - team.column, 1 - team.input_channel, team.output_channel) for team in teams_of(NPU1))
+    dialect, teams = scripts("build").read_back(compiler_stream.known_sequence(LAYOUT, shuffled), LAYOUT)
+    assert teams == shuffled
     assert all(words[0] == 3 and len(words) == 7 for words in dialect.preamble)
 
 
@@ -324,13 +359,13 @@ def test_cores_are_where_the_compiler_has_put_them(scripts: Any) -> None:
     ("words", "wanted"),
     [
         (compiler_stream.stream([]), "one kind of linear descriptor, got"),
-        (compiler_stream.known_sequence(LAYOUT, cores_of(NPU1), stride=5), "one kind of linear descriptor"),
-        (compiler_stream.known_sequence(LAYOUT, cores_of(NPU1)[:7]), "core 7: expected two channels"),
+        (compiler_stream.known_sequence(LAYOUT, teams_of(NPU1), stride=5), "one kind of linear descriptor"),
+        (compiler_stream.known_sequence(LAYOUT, teams_of(NPU1)[:7]), "team 7: expected two channels"),
         (
             compiler_stream.stream([compiler_stream.block_write(0, 0, 4), compiler_stream.push(0, 0x1D214, 3)]),
             "no desc",
         ),
-        (compiler_stream.known_sequence(HeadLayout(NPU1, 64), cores_of(NPU1))[:-1], "header"),
+        (compiler_stream.known_sequence(HeadLayout(NPU1, 64), teams_of(NPU1))[:-1], "header"),
     ],
 )
 def test_instructions_that_are_not_the_known_ones_are_refused(scripts: Any, words: list[int], wanted: str) -> None:
@@ -338,37 +373,19 @@ def test_instructions_that_are_not_the_known_ones_are_refused(scripts: Any, word
         scripts("build").read_back(words, LAYOUT)
 
 
-@pytest.mark.usefixtures("iron")
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
-def test_the_design_has_two_cores_to_a_column_and_moves_what_is_read_back(
-    scripts: Any, chip: Any, head_dim: int
-) -> None:
-    layout = HeadLayout(chip, head_dim)
-    program = scripts("attention_design").attention_design(layout)
-    assert type(program.device).__name__ == chip.name.upper()
-    assert [(w.tile.col, w.tile.row) for w in program.workers] == [
-        (column, row) for column in range(chip.columns) for row in (2, 3)
-    ]
-    assert all(worker.allocation_scheme == "basic-sequential" for worker in program.workers)
-    assert all(worker.dynamic_objfifo_lowering and worker.stack_size == 4096 for worker in program.workers)
-    transfers = fake_iron.TaskGroup.last.transfers
-    assert fake_iron.TaskGroup.last.finished and all(wait for *_, wait in transfers)
-    assert len(transfers) == 3 * chip.num_cores
-    for number in range(chip.num_cores):
-        pieces = {target: (4 * tap.offset, 4 * tap.sizes[3]) for _, _, target, tap, _ in transfers[3 * number :][:3]}
-        assert pieces == {
-            "results": (number * layout.result_bytes, layout.result_bytes),
-            "packets": (number * 16384, 16384),
-            "cache": (number * 8192, 8192),
-        }
-    buffers, strips, *_, strip = program.workers[0].fn_args
-    assert buffers.log == ["acquire 1", "release 1"] * (2 + 3) and strips.log == ["acquire 1", "release 1"] * 2
-    assert [len(kernel.calls) // chip.num_cores for kernel in program.workers[0].fn_args[4:]] == [1, 1, 3, 2]
-    assert strip.name == "attention_strip"
-    assert buffers.fifo.depth == budget.core_buffers(layout)
-
-
 def test_npu2_gets_its_own_target(scripts: Any, tools: Any) -> None:
     flags = scripts("build").compiler_flags(HeadLayout(NPU2, 64), tools)
     assert "--target=aie2p-none-unknown-elf" in flags and "-DAIE_ARCH=21" in flags
+
+
+@pytest.mark.usefixtures("iron")
+def test_npu2_may_have_products_in_bfp16_and_the_manifest_says_so(
+    scripts: Any, tools: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch = "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"
+    flags = scripts("build").compiler_flags
+    assert switch in flags(HeadLayout(NPU2, 64), tools, Products.BFP16) and switch not in flags(LAYOUT, tools)
+    assert scripts("build").build(LAYOUT, tools, tmp_path).products is Products.BF16
+    with pytest.raises(SystemExit):
+        scripts("build").main(["--chip", "npu1", "--products", "bfp16"])
+    assert "--products: expected bf16 for npu1, got bfp16" in capsys.readouterr().err

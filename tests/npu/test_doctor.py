@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from tests.npu.machine import ADDRESS, SUFFIX, Machine
 from unicorn_async.errors import NpuUnavailableError
 from unicorn_async.npu.device import Device
-from unicorn_async.npu.doctor import examine, first_problem, npu_chip
+from unicorn_async.npu.doctor import examine, first_problem, npu_chip, opening_by_xrt
 from unicorn_async.npu.geometry import NPU1, NPU2
 from unicorn_async.npu.host import NpuHost, library_path, open_error
 
@@ -75,11 +76,15 @@ def test_another_accelerators_device_file_is_not_the_npus(machine: Machine) -> N
     assert problem(machine)[0] == "device file"
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
-def test_a_device_file_that_may_not_be_opened_asks_for_the_group_render(machine: Machine, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "wanted"), [(errno.EACCES, "usermod -aG render"), (errno.EPERM, "--device /dev/accel/accel0")]
+)
+def test_a_device_file_that_may_not_be_opened_asks_for_what_allows_it(
+    machine: Machine, number: int, wanted: str
+) -> None:
     machine.deny(number)
     check, summary, remedy = problem(machine)
-    assert check == "access" and "/dev/accel/accel0" in summary and "usermod -aG render" in remedy
+    assert check == "access" and "/dev/accel/accel0" in summary and wanted in remedy
 
 
 @pytest.mark.parametrize("number", [95, 19, 22, 28])
@@ -88,7 +93,19 @@ def test_an_open_that_fails_without_an_iommu_asks_for_it(machine: Machine, numbe
     machine.remove("sys/class/iommu/ivhd0")
     check, summary, remedy = problem(machine)
     assert check == "access" and f"({number})" in summary
-    assert "does not run" in remedy and "amd_iommu=off" in remedy
+    assert "does not run" in remedy and "amd_iommu=off" in remedy and "(it has nothing of an IOMMU)" in remedy
+
+
+@pytest.mark.parametrize("kernel", ["6.14.0-15-generic", "6.18.7", "7.0.0-14-generic"])
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.ENOSPC])
+def test_an_open_that_fails_beside_an_iommu_asks_for_what_binds_shared_addresses(
+    machine: Machine, number: int, kernel: str
+) -> None:
+    machine.deny(number)
+    machine.write("proc/sys/kernel/osrelease", kernel)
+    machine.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz quiet amd_iommu=on ttm.pages_limit=1")
+    remedy = problem(machine)[2]
+    assert "though an IOMMU runs" in remedy and "iommu=pt" in remedy and "(this one has amd_iommu=on)" in remedy
 
 
 def test_other_errors_of_the_device_file_are_told_with_their_number(machine: Machine) -> None:
@@ -102,13 +119,45 @@ def test_missing_firmware_is_seen_without_a_version(machine: Machine) -> None:
     machine.remove("sys/class/accel/accel0/device/fw_version")
     machine.remove("lib/firmware/amdnpu/1502_00")
     check, summary, remedy = problem(machine)
-    assert check == "firmware" and "1502_*" in summary and "linux-firmware" in remedy
+    assert check == "firmware" and "amdnpu/1502_00" in summary and "linux-firmware" in remedy
 
 
 def test_missing_firmware_is_named_before_the_device_file_that_it_costs(machine: Machine) -> None:
     machine.remove("sys/class/accel/accel0")
     machine.remove("lib/firmware/amdnpu/1502_00")
     assert problem(machine)[0] == "firmware"
+
+
+@pytest.mark.parametrize(
+    ("revision", "folder", "is_found"),
+    [
+        ("0x10", "17f0_10", True),
+        ("0x11", "17f0_11", True),
+        ("0x11", "17f0_10", False),
+        ("0x20", "17f0_20", True),
+        ("0x20", "17f0_10", True),
+        ("0x10", "17f0_00", False),
+        ("0x30", "17f0_11", True),
+    ],
+)
+def test_firmware_is_looked_for_where_the_driver_takes_it_for_the_revision(
+    tmp_path: Path, revision: str, folder: str, is_found: bool
+) -> None:
+    machine = Machine(tmp_path, NPU2)
+    machine.remove("lib/firmware/amdnpu")
+    machine.remove("sys/class/accel/accel0/device/fw_version")
+    machine.write(f"sys/bus/pci/devices/{ADDRESS}/revision", revision)
+    machine.write(f"lib/firmware/amdnpu/{folder}/npu.sbin.zst", "")
+    found = first_problem(machine.host())
+    assert (found is None) == is_found
+    assert found is None or f"nothing is in /lib/firmware/amdnpu/17f0_{revision[2:]}" in found.summary
+
+
+def test_a_version_that_is_empty_is_none(machine: Machine) -> None:
+    machine.write("sys/class/accel/accel0/device/fw_version", "")
+    assert first_problem(machine.host()) is None
+    machine.remove("lib/firmware/amdnpu/1502_00")
+    assert "the driver tells no version" in problem(machine)[1]
 
 
 @pytest.mark.parametrize("version", ["0.0.0.0", "1.4.9.999", "1.5.2.379", "strange"])
@@ -211,6 +260,49 @@ def test_a_plugin_elsewhere_is_told_with_both_places(machine: Machine) -> None:
     machine.write("usr/lib/libxrt_driver_xdna.so.2", "")
     check, summary, _ = problem(machine)
     assert check == "XRT's NPU plugin" and "usr/lib" in summary and "opt/xilinx/xrt/lib" in summary
+
+
+def test_a_whole_xrt_that_another_one_hides_is_named(machine: Machine) -> None:
+    machine.remove("opt/xilinx/xrt/lib/libxrt_driver_xdna.so.2")
+    for library in ("libxrt_core.so.2", "libxrt_driver_xdna.so.2"):
+        machine.write(f"usr/lib/x86_64-linux-gnu/{library}", "")
+    whole, part = (machine.root / name for name in ("usr/lib/x86_64-linux-gnu", "opt/xilinx/xrt/lib"))
+    remedy = problem(machine)[2]
+    assert f"export LD_LIBRARY_PATH={whole}" in remedy and f"remove the one in {part}" in remedy
+    machine.library_path = (part,)
+    assert f"take {part} out of this shell's LD_LIBRARY_PATH and XILINX_XRT" in problem(machine)[2]
+    machine.library_path = (whole,)
+    assert first_problem(machine.host()) is None
+
+
+def test_a_plugin_beside_xrt_counts_where_there_is_another_one(machine: Machine) -> None:
+    machine.library_path = (machine.root / "srv",)
+    machine.write("srv/libxrt_driver_xdna.so.2", "")
+    assert first_problem(machine.host()) is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "wanted", "unwanted"),
+    [
+        ("mmap(len=67108864) failed (err=-11): Resource temporarily unavailable", "prlimit", "same age"),
+        ("mmap failed (err=-12): Cannot allocate memory", "LimitMEMLOCK=infinity", "same age"),
+        ("open failed (err=-13): Permission denied", "usermod -aG render", "same age"),
+        ("open failed: Operation not permitted", "--device /dev/accel/accel0", "same age"),
+        ("libxrt_coreutil.so.2: cannot open shared object file", "libxrt_coreutil.so.2 is not installed", "same age"),
+        ("libxrt_core.so.2: cannot open shared object file", "export LD_LIBRARY_PATH=", "same age"),
+        ("No such device with index '0000:c4:00.1'", "plugin finds no NPU, or is not of the same version", "prlimit"),
+        ("DRM_IOCTL_AMDXDNA_GET_INFO IOCTL failed (err=-95): Operation not supported", "same age", "prlimit"),
+        ("DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed (err=-22): Invalid argument", "same age", "prlimit"),
+        ("something else", "dmesg", "same age"),
+    ],
+)
+def test_an_xrt_that_does_not_open_the_npu_is_answered_by_its_words(
+    machine: Machine, failure: str, wanted: str, unwanted: str
+) -> None:
+    host = replace(machine.host(), opening_failure=lambda _: failure)
+    found = opening_by_xrt(host)
+    assert not found.ok and failure in found.summary
+    assert wanted in found.remedy and unwanted not in found.remedy
 
 
 def test_a_pyxrt_for_another_python_is_told_with_both_versions(machine: Machine) -> None:

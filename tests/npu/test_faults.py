@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
-from tests.npu.machine import ADDRESS
+from tests.npu.builds import write_build
 from tests.npu.steps import Query, Step
 from tests.npu.test_attention import HEADS, MIXED, opened
 from unicorn_async.errors import (
-    NpuBuildError,
+    DeviceError,
     NpuBusyError,
     NpuContextLostError,
     NpuError,
     NpuSelfCheckError,
     NpuTimeoutError,
     NpuUnavailableError,
+    OutOfMemoryError,
 )
 from unicorn_async.npu.attention import AttentionService, NpuOptions
+from unicorn_async.npu.completion import CompletionThread
 from unicorn_async.npu.context import Context
-from unicorn_async.npu.device import Device
+from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.self_check import self_check
 
 if TYPE_CHECKING:
     from tests.npu.fake_xrt import Npu
     from tests.npu.machine import Machine
+    from unicorn_async.npu.completion import RunEnd
+    from unicorn_async.npu.device import Device
     from unicorn_async.npu.manifest import Build
 
 
@@ -46,6 +50,46 @@ async def test_a_run_that_fails_once_is_done_again_in_a_new_context_and_the_log_
         assert (attention.counts.recoveries, npu.contexts_made, npu.contexts) == (1, 2, 1)
         (message,) = caplog.messages
         assert message.startswith("NPU") and message.endswith("; it is done again in a new context, recovery 1")
+        step.check(await step.run(attention))
+        assert attention.counts.recoveries == 1
+
+
+async def test_a_run_that_does_nothing_in_a_new_context_gives_nobody_the_results_of_the_run_before(
+    context: Context, npu: Npu
+) -> None:
+    step = Step(HEADS, MIXED)
+    async with opened(context) as attention:
+        step.check(await step.run(attention))
+        npu.faults = deque(["abort", "no work"])
+        with pytest.raises(NpuContextLostError, match="ended without results; a new context did not help"):
+            await step.run(attention)
+        npu.faults = deque(["no work"])
+        step.check(await step.run(attention))
+        assert attention.counts.recoveries == 2
+        npu.faults = deque(["no work"])
+        await step.run(attention)  # in a context that has given results nobody looks any more
+        assert attention.counts.recoveries == 2
+
+
+async def test_a_half_that_does_nothing_in_a_new_context_is_done_again(context: Context, npu: Npu) -> None:
+    step = Step(HEADS, MIXED)
+    async with opened(context) as attention:
+        step.check(await step.run(attention))
+        npu.faults = deque(["timeout", "no work"])
+        step.check(await step.run(attention))
+        assert attention.counts.recoveries == 2
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_a_new_context_has_the_kernels_of_the_first_whatever_lies_at_their_place(
+    context: Context, npu: Npu, is_there: bool
+) -> None:
+    step, xclbin = Step(HEADS, MIXED), context.build.xclbin
+    async with opened(context) as attention:
+        xclbin.unlink()
+        if is_there:
+            xclbin.write_bytes(write_build(xclbin.parent, NPU1, 128).xclbin.read_bytes())
+        npu.faults = deque(["timeout"])
         step.check(await step.run(attention))
         assert attention.counts.recoveries == 1
 
@@ -73,8 +117,8 @@ async def test_runs_that_fail_together_share_one_new_context(
 @pytest.mark.parametrize(
     ("fault", "error", "wanted"),
     [
-        ("abort", NpuContextLostError, "gave up.*ret -22.*its firmware"),
-        ("start fails", NpuError, "err=-5"),
+        ("abort", NpuContextLostError, "gave up.*ret -22.*its firmware.*a new context did not help: .*rescan"),
+        ("start fails", NpuError, "err=-5.*a new context did not help: .*rescan"),
         ("state fails", NpuContextLostError, "the state of the run can't be read: .*err=-5"),
     ],
 )
@@ -98,6 +142,78 @@ async def test_after_a_lost_context_that_came_back_later_steps_go_on(context: Co
         step.check(await step.run(attention))
 
 
+@pytest.mark.parametrize(
+    ("refused", "error", "why"),
+    [
+        ("(err=-22): Invalid argument", NpuUnavailableError, "end other programs"),  # or firmware that has stopped
+        ("(err=-62): Timer expired", NpuContextLostError, "gave up"),  # it has stopped
+        ("(err=-28): No space left on device", NpuBusyError, "end other programs"),
+        ("(err=-12): Cannot allocate memory", OutOfMemoryError, "memlock"),
+        ("(err=-71): Protocol error", NpuError, "Protocol error"),
+    ],
+)
+async def test_an_npu_that_gives_no_context_after_a_failure_asks_for_a_reset(
+    context: Context, npu: Npu, refused: str, error: type[DeviceError], why: str
+) -> None:
+    async with opened(context) as attention:
+        npu.faults, npu.refused_contexts = deque(["abort"]), refused
+        with pytest.raises(error, match=rf"err=-.*{why}.*no new context can be had: .*remove.*rescan"):
+            await Step(HEADS, MIXED).run(attention)
+
+
+async def test_the_loop_is_free_while_a_context_is_made_anew_and_a_caller_may_leave(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on, renew = asyncio.Event(), threading.Event(), context.renew
+    loop = asyncio.get_running_loop()
+
+    def slow() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert goes_on.wait(60.0), "the loop did not go on meanwhile"
+        renew()
+
+    monkeypatch.setattr(context, "renew", slow)
+    async with opened(context) as attention:
+        step = Step(HEADS, MIXED)
+        npu.faults = deque(["context lost"])
+        call = asyncio.create_task(step.run(attention))
+        await begun.wait()
+        call.cancel()
+        cache, prepared, out = step.fill(attention), step.prepare(attention), step.poisoned()
+        later = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=out))
+        await asyncio.sleep(0)
+        assert not later.done() and attention.counts.recoveries == 0
+        goes_on.set()
+        await later
+        step.check(out)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (attention.counts.recoveries, npu.contexts_made) == (1, 2)
+        cache.close()
+
+
+async def test_a_run_of_an_earlier_context_that_took_too_long_excuses_no_later_abort(
+    context: Context, npu: Npu
+) -> None:
+    step = Step(HEADS, [Query(5)])
+    async with opened(context, options=NpuOptions(num_runs=2)) as attention:
+        slow, later = attention._runs
+        cache, prepared = step.fill(attention), step.prepare(attention)
+        (part,) = prepared.parts
+        slow.load(HEADS, part, step.q)
+        npu.faults = deque(["timeout"])
+        failure = await attention._recovery.attempt(slow, cache.buffer)  # whose caller is gone
+        assert failure is not None and failure.is_timeout
+        assert await attention._recovery.is_taken_along(failure.generation)
+        await attention._recovery.renew(failure.generation, "slow")
+        later.load(HEADS, part, step.q)
+        npu.faults = deque(["abort"])
+        failure = await attention._recovery.attempt(later, cache.buffer)
+        assert failure is not None and not failure.is_timeout
+        assert not await attention._recovery.is_taken_along(failure.generation)
+        cache.close()
+
+
 async def test_a_context_that_can_not_be_had_again_is_an_error(context: Context, npu: Npu) -> None:
     async with opened(context) as attention:
         npu.faults, npu.max_contexts = deque(["context lost"]), 0
@@ -109,16 +225,48 @@ async def test_a_context_that_can_not_be_had_again_is_an_error(context: Context,
         step.check(await step.run(attention))
 
 
-async def test_a_run_without_an_end_is_an_error_for_every_later_call(context: Context, npu: Npu) -> None:
+async def test_an_npu_that_vanishes_is_an_error_that_asks_the_doctor_and_leaves_nothing_behind(
+    context: Context, npu: Npu
+) -> None:
+    async with opened(context) as attention:
+        npu.faults = deque(["vanishes"])
+        for _ in range(2):
+            with pytest.raises(
+                NpuUnavailableError, match=r"err=-19.*No such device.*no new context can be had: .*rescan"
+            ):
+                await Step(HEADS, MIXED).run(attention)
+    assert (npu.contexts, npu.buffers) == (0, 0)
+
+
+async def test_an_npu_that_hangs_in_new_contexts_too_is_an_error_for_every_later_call(
+    context: Context, npu: Npu
+) -> None:
     step = Step(HEADS, [Query(5)])
     attention = AttentionService(context, HEADS, options=NpuOptions(timeout_s=0.05))
     npu.faults = deque(["stuck"])
-    with pytest.raises(NpuTimeoutError, match=r"no end after 0.05 s; .*start this program again") as caught:
+    with pytest.raises(NpuTimeoutError, match=r"no end after 0.05 s, nor .*; new contexts did not help.*remove"):
         await step.run(attention)
-    assert "remove" not in str(caught.value)  # no new context has failed
-    with pytest.raises(NpuTimeoutError):
+    recoveries = attention.counts.recoveries
+    assert recoveries == npu.contexts_made - 1 > 0
+    with pytest.raises(NpuTimeoutError, match="new contexts did not help"):
         await step.run(attention)
+    assert attention.counts.recoveries == recoveries
     await attention.close()
+
+
+async def test_a_run_whose_end_the_driver_does_not_tell_is_done_again_in_halves_in_a_new_context(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, npu.max_contexts, watch, waits_s = Step(HEADS, MIXED), 1, CompletionThread.watch, deque([0.0])
+
+    def watched(thread: CompletionThread, handle: Any, *, name: str, timeout_s: float) -> asyncio.Future[RunEnd]:
+        return watch(thread, handle, name=name, timeout_s=waits_s.popleft() if waits_s else timeout_s)
+
+    monkeypatch.setattr(CompletionThread, "watch", watched)
+    async with opened(context) as attention:
+        npu.faults = deque(["no answer"])
+        step.check(await step.run(attention))
+        assert (attention.counts.recoveries, attention.counts.runs, npu.contexts) == (1, 2, 1)
 
 
 async def test_after_a_hang_no_buffer_goes_before_the_context(context: Context, npu: Npu) -> None:
@@ -197,19 +345,29 @@ async def test_a_slow_run_is_waited_for(context: Context, npu: Npu) -> None:
         step.check(await call)
 
 
-async def test_the_loop_is_free_while_a_run_is_under_way(context: Context, npu: Npu) -> None:
+async def test_the_loop_is_free_while_a_run_is_under_way(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, begun, hold = asyncio.get_running_loop(), asyncio.Event(), npu.hold.wait
+
+    def tell_and_hold() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        hold()
+
     async with opened(context) as attention:
         npu.hold.clear()
+        monkeypatch.setattr(npu.hold, "wait", tell_and_hold)
+        rescue = threading.Timer(60.0, npu.hold.set)  # of a loop that waits for the run
+        rescue.start()
         call = asyncio.create_task(Step(HEADS, [Query(5)]).run(attention))
-        loop = asyncio.get_running_loop()
-        before, longest = loop.time(), 0.0
-        while loop.time() < before + 0.05:
-            start = loop.time()
+        await begun.wait()
+        for _ in range(1000):  # turns of the loop
             await asyncio.sleep(0)
-            longest = max(longest, loop.time() - start)
+        assert (npu.runs, call.done(), npu.hold.is_set()) == (0, False, False)
+        rescue.cancel()
         npu.hold.set()
         await call
-        assert longest < 0.05
+        assert npu.runs == 1
 
 
 async def test_the_self_check_passes_on_sound_kernels(context: Context) -> None:
@@ -242,89 +400,7 @@ async def test_the_self_check_sees_a_cache_that_was_not_synced(
             await self_check(attention)
 
 
-def test_contexts_that_are_used_up_are_named(device: Device, build: Build, npu: Npu) -> None:
-    npu.max_contexts = 1
-    first = Context(device, build)
-    with pytest.raises(NpuBusyError, match=r"contexts or columns are used up.*this chip"):
-        Context(device, build)
-    first.close()
-    Context(device, build).close()
-
-
-def test_a_machine_whose_xrt_finds_nothing_lacks_the_plugin(machine: Machine, npu: Npu) -> None:
-    npu.devices = ()
-    with pytest.raises(NpuUnavailableError, match="plugin"):
-        Device.open(machine.host())
-
-
-def test_the_npu_is_opened_where_the_kernel_sees_it_and_no_other_card_of_xrt(machine: Machine, npu: Npu) -> None:
-    npu.devices = ("0000:04:00.1", ADDRESS)
-    Device.open(machine.host()).close()
-    npu.devices = ("0000:04:00.1",)
-    with pytest.raises(NpuUnavailableError, match=f"opening the NPU at {ADDRESS}, with 1 devices"):
-        Device.open(machine.host())
-
-
-def test_a_machine_without_an_npu_is_refused_before_pyxrt_is_looked_for(machine: Machine) -> None:
-    machine.remove("sys/module/amdxdna")
-    with pytest.raises(NpuUnavailableError, match="amdxdna"):
-        Device.open(machine.host())
-
-
-def test_a_pyxrt_that_can_not_be_imported_is_told_with_its_reason(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
-    with pytest.raises(NpuUnavailableError, match=r"pyxrt can't be imported.*unicorn npu doctor"):
-        Device.open(machine.host())
-
-
-def test_an_xclbin_without_the_kernel_is_refused(device: Device, tmp_path: object) -> None:
-    from pathlib import Path
-
-    from tests.npu.builds import write_build
-    from unicorn_async.npu.geometry import NPU1, NPU2
-
-    folder = Path(str(tmp_path)) / "other"
-    for kernels in ([("MLIR_AIE", 5)], [("other", 8)], []):
-        with pytest.raises(NpuBuildError, match="expected a kernel MLIR_AIE with 6 arguments"):
-            Context(device, write_build(folder, NPU1, 64, kernels=kernels))
-    with pytest.raises(NpuBuildError, match="built for npu2, this is npu1"):
-        Context(device, write_build(folder, NPU2, 64))
-
-
-def test_a_buffer_that_is_not_closed_warns(device: Device, npu: Npu) -> None:
-    buffer = device.allocate(100, group=65536, name="forgotten")
-    device.forget(buffer)
-    with pytest.warns(ResourceWarning, match="forgotten"):
-        del buffer
-        gc.collect()
-
-
-def test_closing_the_device_closes_its_buffers(machine: Machine, npu: Npu) -> None:
-    device = Device.open(machine.host())
-    buffer = device.allocate(100, group=65536, name="buffer")
-    assert (device.num_buffers, npu.buffers) == (1, 1)
-    assert not buffer.mapped.any()
-    device.close()
-    device.close()
-    buffer.close()
-    assert (device.num_buffers, npu.buffers) == (0, 0)
-
-
-def test_a_sync_outside_of_the_buffer_is_refused(device: Device) -> None:
-    from unicorn_async.errors import ConfigError
-
-    buffer = device.allocate(100, group=65536, name="buffer")
-    for offset, nbytes in ((0, 101), (-1, 5), (99, 2), (5, 0)):
-        with pytest.raises(ConfigError, match="outside of 100 bytes"):
-            buffer.to_device(offset, nbytes)
-    buffer.mapped[3:5] = np.uint8(7)
-    buffer.from_device(0, 100)
-    assert not buffer.mapped.any()  # it was not synced, so the NPU had the old bytes
-
-
-async def test_a_hang_beside_a_lost_run_is_not_recovered_under_the_hanging_one(context: Context, npu: Npu) -> None:
+async def test_a_hang_that_no_context_helps_is_an_error_of_what_ran_beside_it_too(context: Context, npu: Npu) -> None:
     steps = [Step(HEADS, [Query(5)], seed=seed) for seed in range(2)]
     attention = AttentionService(context, HEADS, options=NpuOptions(timeout_s=0.1))
     npu.hold.clear()
@@ -334,7 +410,7 @@ async def test_a_hang_beside_a_lost_run_is_not_recovered_under_the_hanging_one(c
     npu.hold.set()
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(end, NpuTimeoutError) for end in ends), ends
-    assert attention.counts.recoveries == 0 and npu.contexts_made == 1
+    assert npu.contexts_made == attention.counts.recoveries + 1
     await attention.close()
 
 

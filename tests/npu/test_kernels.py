@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tests.npu.kernel_library import FakeCore, build_kernels
+from tests.npu.kernel_library import FakeTeam, build_kernels, defines_of
 from tests.npu.reference import attention, from_bf16, mean_relative_error, to_bf16
 from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.packets import parameters, write_tokens
+from unicorn_async.npu.precision import PRECISIONS, Products
 from unicorn_async.npu.work import AttentionHeads, SequenceWork, plan_items
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def test_kernels_that_two_processes_build_at_the_same_time_are_whole(tmp_path: P
     with ThreadPoolExecutor() as two:
         built = list(two.map(lambda _: build_kernels(LAYOUTS[0], tmp_path), range(2)))
     assert list(tmp_path.iterdir()) == [built[0]] == [built[1]]
-    FakeCore(built[0], LAYOUTS[0])
+    FakeTeam(built[0], LAYOUTS[0])
 
 
 class Problem:
@@ -56,21 +58,23 @@ class Problem:
         past: float = 1e4,
         defines: tuple[str, ...] = (),
     ) -> NDArray[np.float32]:
-        """What a core makes of it; keys and values past the context are `past`."""
+        """What a team of cores makes of it; keys and values past the context are `past`."""
         heads, layout = self.heads, self.heads.layout
         blocks = -(-self.context // heads.block_size)
         cache = np.full(heads.cache_bytes(blocks) // 2, to_bf16(np.array([past]))[0], np.uint16)
         write_tokens(cache, heads, self.k, self.v, np.arange(self.context))
-        core = FakeCore(build_kernels(layout, kernels, defines=defines), layout)
-        self.core, self.rounded_down = core, core.rounded_down
+        team = FakeTeam(build_kernels(layout, kernels, defines=defines), layout)
+        self.cores = team.cores
         out = np.full((self.queries, heads.group, layout.head_dim), np.nan, np.float32)
         work = [SequenceWork(0, self.queries, self.context, range(blocks))]
         for item in plan_items(heads, work, window=window, num_blocks=blocks):
             rows = self.q[item.first_query : item.first_query + item.num_queries].reshape(-1, layout.head_dim)
             strips = -(-len(rows) // layout.chip.tile_n)
             for buffer in self._buffers(item, rows, strips, cache, window, soft_cap):
-                core.feed(buffer)
-            found = np.stack([core.strips.pop(0) for _ in range(strips)]).reshape(strips, layout.head_dim, -1)
+                team.feed(buffer)
+            found = np.stack(team.strips[:strips]).reshape(strips, layout.head_dim, -1)
+            assert team.is_idle and [strip.any() for strip in team.strips[strips:]] == [False] * (strips % 2)
+            team.strips.clear()
             found = found.transpose(0, 2, 1).reshape(-1, layout.head_dim)[: len(rows)]
             out[item.first_query : item.first_query + item.num_queries] = found.reshape(
                 -1, heads.group, layout.head_dim
@@ -92,7 +96,12 @@ class Problem:
             for offset, size in item.runs
             for done in range(0, size, CORE_BUFFER_BYTES)
         ]
-        return [first, queries.view(np.uint8), *(chunk.copy() for chunk in chunks)]
+        used = queries.view(np.uint8).reshape(-1, CORE_BUFFER_BYTES)[: -(-strips // layout.core_strips)]
+        return [first, *used, *(chunk.copy() for chunk in chunks)]
+
+    def rounded_down(self) -> Counter[str]:
+        """Values that changed because a kernel had not set the rounding, kernel by kernel, of all cores."""
+        return sum((core.rounded_down for core in self.cores), Counter())
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -150,9 +159,11 @@ def test_a_key_that_no_row_sees_may_be_anything(kernels: Path) -> None:
     np.testing.assert_array_equal(problem.found(kernels, past=0.0), problem.found(kernels, past=1e30))
 
 
-@pytest.mark.parametrize("latency", [17, 27])
+@pytest.mark.parametrize(("latency", "low", "high"), [(17, 24.0, 28.0), (27, 16.0, 18.0)])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_four_products_are_in_flight_in_both_loops(kernels: Path, head_dim: int, latency: int) -> None:
+def test_four_products_are_in_flight_in_both_loops(
+    kernels: Path, head_dim: int, latency: int, low: float, high: float
+) -> None:
     """Of AIE2, if a chain of products has one in 17 to 27 cycles, as others measured of a load, a step and a store.
 
     All else is not counted.
@@ -161,9 +172,47 @@ def test_four_products_are_in_flight_in_both_loops(kernels: Path, head_dim: int,
     problem = Problem(layout, 1024, queries=4, group=8)
     problem.found(kernels, defines=(f"HOST_LATENCY={latency}",))
     products = 2 * 4 * 8 * head_dim * problem.context  # 4 queries of 8 heads with K and V, keys that are not seen too
-    assert problem.core.tile_products * 4 * 8 * 4 == products
-    one_by_one, four = 128 / latency, 4 * 128 / latency
-    assert one_by_one * 3 < products / problem.core.tile_cycles <= four
+    assert sum(core.tile_products for core in problem.cores) * 4 * 8 * 4 == products
+    for core in problem.cores:
+        assert low <= core.tile_products * 128 / core.tile_cycles <= high < 4 * 128 / latency
+
+
+BFP16 = defines_of(Products.BFP16)
+BFP16_LAYOUTS = [HeadLayout(NPU2, head_dim) for head_dim in (64, 128, 256)]
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("layout", BFP16_LAYOUTS, ids=str)
+def test_products_in_bfp16_are_as_far_off_as_their_tolerance_allows_and_too_far_for_bf16s(
+    kernels: Path, layout: HeadLayout, spread: float
+) -> None:
+    problem = Problem(layout, 1000, queries=4, group=8, spread=spread)
+    found, expected = problem.found(kernels, defines=BFP16, past=1.0), problem.expected()
+    error = mean_relative_error(found, expected)
+    assert PRECISIONS[Products.BF16].mean_error < error <= PRECISIONS[Products.BFP16].mean_error
+    assert abs((found - expected).mean()) / np.abs(expected).mean() <= PRECISIONS[Products.BFP16].bias
+
+
+@pytest.mark.parametrize(
+    ("context", "queries", "window", "soft_cap"), [(1, 1, 0, 0.0), (65, 1, 48, 0.0), (150, 17, 33, 20.0)]
+)
+@pytest.mark.parametrize("layout", BFP16_LAYOUTS, ids=str)
+def test_bfp16_has_the_windows_and_caps_of_bf16(
+    kernels: Path, layout: HeadLayout, context: int, queries: int, window: int, soft_cap: float
+) -> None:
+    problem, options = Problem(layout, context, queries, group=3), {"window": window, "soft_cap": soft_cap}
+    found = problem.found(kernels, defines=BFP16, past=1.0, **options)
+    assert mean_relative_error(found, problem.expected(**options)) <= PRECISIONS[Products.BFP16].mean_error
+
+
+def test_a_product_in_bfp16_is_of_8_8_8_and_four_are_in_flight(kernels: Path) -> None:
+    for layout in BFP16_LAYOUTS:
+        problem = Problem(layout, 1024, queries=4, group=8)
+        problem.found(kernels, defines=BFP16)
+        products = 2 * 4 * 8 * layout.head_dim * problem.context
+        assert sum(core.tile_products for core in problem.cores) * 8 * 8 * 8 == products
+        for core in problem.cores:
+            assert 3 / 17 < core.tile_products / core.tile_cycles <= 4 / 17
 
 
 KERNELS = {"attention_begin", "attention_queries", "attention_chunk", "attention_strip"}
@@ -175,9 +224,13 @@ def test_every_kernel_that_rounds_sets_the_rounding(kernels: Path, layout: HeadL
     problem = Problem(layout, 200, queries=3, spread=20.0)
     for soft_cap in (0.0, 20.0):
         problem.found(kernels, soft_cap=soft_cap)
-        assert set(problem.rounded_down) == KERNELS and not problem.rounded_down.total()
+        assert {name for core in problem.cores for name in core.rounded_down} == KERNELS
+        assert not problem.rounded_down().total()
         problem.found(kernels, soft_cap=soft_cap, defines=UNSET)
-        assert {name for name, count in problem.rounded_down.items() if count} == {"attention_chunk", "attention_strip"}
+        assert {name for name, count in problem.rounded_down().items() if count} == {
+            "attention_chunk",
+            "attention_strip",
+        }
 
 
 class Light:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.npu.builds import cores_of, dialect_of, write_build
+from tests.npu.builds import dialect_of, teams_of, write_build
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.geometry import NPU1, NPU2
 from unicorn_async.npu.manifest import build_dir, find_build, find_built, read_manifest
@@ -29,7 +29,7 @@ def test_a_build_is_found_with_what_it_was_built_of(tmp_path: Path) -> None:
     write_build(tmp_path, NPU2, 128)
     found = find_build(tmp_path, NPU2, 128)
     assert found.chip is NPU2 and found.head_dim == 128
-    assert found.dialect == dialect_of(NPU2) and found.cores == cores_of(NPU2)
+    assert found.dialect == dialect_of(NPU2) and found.teams == teams_of(NPU2)
     assert found.toolchain == {"mlir-aie": "none: for the test double"}
 
 
@@ -106,16 +106,18 @@ def test_an_xclbin_that_has_changed_or_is_gone_is_refused(build: Build) -> None:
         (("sha256",), None),
         (("source_sha256",), "x" * 64),
         (("source_sha256",), "0" * 64 + "\n"),
-        (("cores",), [[0, 0, 0]]),
-        (("cores",), [[0, 0, 0]] * 8),
-        (("cores", 0), [0, 2, 0]),
-        (("cores", 0), ["x", 0, 0]),
-        (("cores", 0), [0, 0]),
-        (("cores", 0), [4, 0, 1]),
-        (("cores", 0), [-1, 0, 1]),
-        (("cores", 0), [0.5, 0, 1]),
-        (("cores", 0), ["0", 0, 1]),
-        (("cores", 0), [False, 0, 1]),
+        (("products",), "bfp16"),
+        (("products",), ["bf16"]),
+        (("teams",), [[0, 0, 0]]),
+        (("teams",), [[0, 0, 0]] * 8),
+        (("teams", 0), [0, 2, 0]),
+        (("teams", 0), ["x", 0, 0]),
+        (("teams", 0), [0, 0]),
+        (("teams", 0), [4, 0, 1]),
+        (("teams", 0), [-1, 0, 1]),
+        (("teams", 0), [0.5, 0, 1]),
+        (("teams", 0), ["0", 0, 1]),
+        (("teams", 0), [False, 0, 1]),
         (("instructions", "header"), [1]),
         (("instructions", "header"), [1, -1]),
         (("instructions", "header"), [1, 1 << 32]),
@@ -169,10 +171,10 @@ def test_a_manifest_that_no_build_writes_is_refused(build: Build, path: tuple[An
     assert len(str(raised.value)) < 1000
 
 
-def test_cores_outside_of_the_chips_columns_are_told_with_how_many_it_has(build: Build) -> None:
+def test_teams_outside_of_the_chips_columns_are_told_with_how_many_it_has(build: Build) -> None:
     file = build.xclbin.with_suffix(".json")
     fields = json.loads(file.read_text())
-    fields["cores"] = [[column + 4, *channels] for column, *channels in fields["cores"]]
+    fields["teams"] = [[column + 4, *channels] for column, *channels in fields["teams"]]
     file.write_text(json.dumps(fields))
     with pytest.raises(NpuBuildError, match=r"expected 8 of them in 4 columns.*column=4"):
         find_build(build.xclbin.parent, NPU1, 64)

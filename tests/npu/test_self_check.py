@@ -20,6 +20,7 @@ from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.geometry import CHIPS, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.opening import open_attention
+from unicorn_async.npu.precision import Products
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import resource_dir
@@ -35,14 +36,17 @@ if TYPE_CHECKING:
 SHAPES = [(1, 1), (8, 4), (6, 6), (32, 8), (64, 1), (24, 24)]  # heads, kv heads
 
 
+KINDS = [(chip, products) for chip in CHIPS for products in chip.products]
+
+
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("chip", CHIPS, ids=[chip.name for chip in CHIPS])
+@pytest.mark.parametrize(("chip", "products"), KINDS, ids=[f"{chip.name}-{kind.value}" for chip, kind in KINDS])
 async def test_sound_kernels_pass_whatever_the_heads_and_the_soft_cap(
-    tmp_path: Path, npu: Npu, chip: Chip, head_dim: int
+    tmp_path: Path, npu: Npu, chip: Chip, products: Products, head_dim: int
 ) -> None:
     layout = HeadLayout(chip, head_dim)
     with Device.open(Machine(tmp_path / "machine", chip).host()) as device:
-        context = Context(device, write_build(tmp_path / "builds", chip, head_dim))
+        context = Context(device, write_build(tmp_path / "builds", chip, head_dim, products=products))
         for num_heads, num_kv_heads in SHAPES:
             if num_heads // num_kv_heads > layout.rows:
                 continue
@@ -77,9 +81,19 @@ async def test_the_questions_can_be_cancelled_at_any_await(
 ONE = "aie::broadcast<int32_t, LANES>(1)"
 KERNEL_MISTAKES = {
     "K · Q over the first 8 dimensions alone": ("attention.cc", "step < DIM_STEPS", "step < 1"),
-    "K · Q without the last 8 dimensions": ("attention.cc", "step < DIM_STEPS", "step < DIM_STEPS - 1"),
-    "P · V of V's first dimensions alone": ("attention.cc", "* DIM_TILES + first)", "* DIM_TILES)"),
+    "K · Q without the last dimensions": ("attention.cc", "step < DIM_STEPS", "step < DIM_STEPS - SCORE_PARTS"),
+    "P · V of V's first dimensions alone": ("attention.cc", "* DIM_PRODUCTS + first)", "* DIM_PRODUCTS)"),
     "P · V of the first 8 keys of a chunk alone": ("attention.cc", "step < KEY_STEPS", "step < 1"),
+    "all cores of a team have the first one's queries": (
+        "attention.cc",
+        "unsigned(state.place) * HEAD_DIM",
+        "0 * HEAD_DIM",
+    ),
+    "all cores of a team have the first one's bounds": (
+        "attention.cc",
+        "strip * TEAM + unsigned(place)",
+        "strip * TEAM",
+    ),
     "no rounding set for chunks": ("attention.cc", "rounding_mode::conv_even);  //", "rounding_mode::floor);  //"),
     "e^x with 9 in place of 1/24": ("functions.h", "1.0f / 24", "9.0f"),
     "e^x with 0.6 in place of 1/2": ("functions.h", "all(0.5f)", "all(0.6f)"),
@@ -98,11 +112,24 @@ KERNEL_MISTAKES = {
 }
 
 
+TOO_SMALL_FOR_BFP16 = ("e^x with 9 in place of 1/24", "e^x with 0.6 in place of 1/2")  # answers are as far off without
+
+
 @pytest.mark.combinations("every mistake on either chip")
-@pytest.mark.parametrize(("chip", "head_dim"), [(NPU1, 64), (NPU2, 128)])
+@pytest.mark.parametrize(
+    ("chip", "head_dim", "products"),
+    [(NPU1, 64, Products.BF16), (NPU2, 128, Products.BF16), (NPU2, 128, Products.BFP16)],
+)
 @pytest.mark.parametrize("mistake", KERNEL_MISTAKES)
 async def test_a_mistake_in_the_kernels_is_seen(
-    tmp_path: Path, npu: Npu, kernels: Path, monkeypatch: pytest.MonkeyPatch, mistake: str, chip: Chip, head_dim: int
+    tmp_path: Path,
+    npu: Npu,
+    kernels: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mistake: str,
+    chip: Chip,
+    head_dim: int,
+    products: Products,
 ) -> None:
     name, right, wrong = KERNEL_MISTAKES[mistake]
     # Always the same folder for a mistake, so that its kernels are built once and kept; and no other test's.
@@ -112,14 +139,17 @@ async def test_a_mistake_in_the_kernels_is_seen(
     text = source.read_text()
     assert right in text
     source.write_text(text.replace(right, wrong))
-    build = write_build(tmp_path / "builds", chip, head_dim)
+    build = write_build(tmp_path / "builds", chip, head_dim, products=products)
     monkeypatch.setattr(kernel_library, "resource_dir", lambda _: folder)
     heads = AttentionHeads(HeadLayout(chip, head_dim), 4, 2, 64)
     with Device.open(Machine(tmp_path / "machine", chip).host()) as device:
         context = Context(device, build)
         async with opened(context, heads) as attention:
-            with pytest.raises(NpuSelfCheckError, match=r"results are wrong|do not round to nearest"):
+            if products is Products.BFP16 and mistake in TOO_SMALL_FOR_BFP16:
                 await self_check(attention)
+            else:
+                with pytest.raises(NpuSelfCheckError, match=r"results are wrong|do not round to nearest"):
+                    await self_check(attention)
         context.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from tests.npu.steps import Query, Step
 from tests.npu.test_attention import HEADS, MIXED, layer_syncs, opened
-from unicorn_async.errors import ConfigError, MissingFeatureError, NpuError, OutOfMemoryError
+from unicorn_async.errors import ConfigError, MissingFeatureError, NpuContextLostError, NpuError, OutOfMemoryError
 from unicorn_async.gpu.host_pages import PAGE_BYTES, SharedPages
 from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.cache import NpuCache
@@ -117,6 +118,26 @@ async def test_a_layer_in_shared_memory_syncs_its_queries_and_results_and_nothin
         npu.syncs.clear()
         await attention.submit_shared(plan, packets=other.packets, cache=other.cache)
         assert npu.syncs == layer_syncs(plan)
+        other.close()
+
+
+async def test_what_did_nothing_in_a_new_context_is_seen_in_shared_results_too(
+    context: Context, npu: Npu, pages: list[SharedPages]
+) -> None:
+    async with opened(context, options=NpuOptions(num_runs=1, items_per_run=4)) as attention:
+        step = Step(HEADS, MIXED)
+        other = Other(attention, pages, max_items(HEADS, step.num_tokens, len(MIXED)), step.num_blocks)
+        plan = prepared_for(step, attention)
+        for row in range(len(step.sequences)):
+            other.cache.write(step.k[row], step.v[row], step.slots(row))
+        other.fill(step, plan)
+        npu.faults = deque(["abort", "ok"])
+        await attention.submit_shared(plan, packets=other.packets, cache=other.cache)
+        step.check(other.results(step, plan))
+        npu.faults = deque(["ok", "abort", "no work"])
+        with pytest.raises(NpuContextLostError, match="ended without results"):
+            await attention.submit_shared(plan, packets=other.packets, cache=other.cache)
+        await attention.close()
         other.close()
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import deque
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,18 +17,16 @@ from tests.npu.builds import write_build
 from tests.npu.fake_xrt import Direction
 from tests.npu.machine import SUFFIX
 from unicorn_async.cli import npu as command
-from unicorn_async.cli.main import main
 from unicorn_async.cli.npu_facts import NpuFacts
 from unicorn_async.errors import DeviceLostError
 from unicorn_async.gpu.queue import Queue
-from unicorn_async.npu.geometry import NPU1
+from unicorn_async.npu.geometry import NPU1, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.measured import find_rates
+from unicorn_async.npu.measured import MeasuredRates, find_rates, write_rates
 from unicorn_async.npu.pace import FEW_TASKS
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.npu.fake_xrt import Npu
@@ -68,13 +67,33 @@ def test_a_report_says_what_was_right_how_fast_it_was_and_on_what(validate: Any,
     }
     assert all(answer["mean_relative_error"] <= 3e-3 for answer in part["answers"])
     assert part["latency_us"]["p50"] > 0 and part["bandwidth"]["bytes_per_s"] > 0
-    assert part["computing"]["queries"] == 32 and part["computing"]["multiply_adds_per_s"] > 0
+    assert part["computing"]["queries"] == 64 and part["computing"]["multiply_adds_per_s"] > 0
     assert set(part["sync_us"]) == {"to_device", "from_device"}
     for costs in part["sync_us"].values():
         assert set(costs) == {"4096", "65536", "1048576"} and min(costs.values()) > 0
     for direction in Direction:
         assert {size for way, _, size in npu.syncs if way is direction} >= {4096, 65536, 1 << 20}
     assert part["soak"]["questions"] > 0 and part["soak"]["gpu"] is None
+
+
+@pytest.mark.usefixtures("validate")
+async def test_rates_are_measured_on_blocks_in_a_row_and_those_of_scattered_ones_told_beside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = sys.modules["validate"]
+    tables: list[tuple[int, ...]] = []
+
+    async def times(_: object, question: Any, repeats: int) -> list[float]:
+        tables.append(question.table)
+        return [float(len(tables))] * repeats
+
+    monkeypatch.setattr(script, "_times", times)
+    attention = SimpleNamespace(heads=script.heads_of(HeadLayout(NPU1, 64)))
+    found = await script._bandwidth(attention, 1024, 3)
+    await script._computing(attention, 1024, 3)
+    in_a_row = tuple(range(16))
+    assert tables[0] == tables[2] == in_a_row != tables[1]
+    assert found["bytes_per_s"] == 2 * found["scattered_bytes_per_s"]
 
 
 def test_the_soak_keeps_a_gpu_busy_and_names_it(validate: Any, npu: Npu, tmp_path: Path) -> None:
@@ -103,14 +122,18 @@ def test_both_ways_to_hand_over_are_timed_and_what_keeps_one_from_being_used_is_
         assert wanted in costs["shared"]["failure"]
 
 
-def test_wrong_results_fail_the_validation(
-    validate: Any, npu: Npu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_results_fail_the_validation_and_the_rates_of_an_earlier_one_go(
+    validate: Any, npu: Npu, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_build(tmp_path / "builds", NPU1, 64)
+    build, software = write_build(tmp_path / "builds", NPU1, 64), machine.host().npu_software()
+    rates = MeasuredRates(build.sha256, software, "2026-11-25", 40e9, 200e9, 127e-6, 4096)
+    kept = write_rates(tmp_path / "builds", build, rates)
     npu.faults = deque(["ok"] * 3 + ["wrong results"])
     status, report = validate("--no-gpu")
     assert status == 1 and not report["passed"]
-    assert "wrong: {'context': 1" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "wrong: {'context': 1" in told and f"rates of an earlier validation, removed: {kept}" in told
+    assert find_rates(tmp_path / "builds", build, software) is None
 
 
 def test_a_wrong_answer_in_the_soak_fails_the_validation_and_is_in_its_report(
@@ -288,38 +311,72 @@ def test_a_folder_of_builds_that_can_not_be_looked_into_is_no_traceback(
     assert "File name too long" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("npu")
-def test_the_doctor_tries_every_build(machine: Machine, tmp_path: Path) -> None:
-    write_build(tmp_path / "builds", NPU1, 128)
-    findings = command.diagnose(machine.host(), tmp_path / "builds")
-    kernels = [finding for finding in findings if finding.check.startswith("kernels")]
-    assert all(finding.ok for finding in findings)
-    assert "the known answers are right" in kernels[1].summary
-    assert kernels[0].remedy == "unicorn npu build --chip npu1 --head-dim 64"
-    text = command.format_findings(findings)
-    assert "note kernels, head_dim 64: not built" in text and "ok   kernels, head_dim 128" in text
-
-
 @pytest.mark.parametrize("fault", [None, "timeout"])
-def test_runs_grow_as_long_as_their_answers_are_right(
-    validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None
+def test_runs_grow_last_of_all_as_long_as_their_answers_are_right(
+    validate: Any,
+    npu: Npu,
+    machine: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fault: str | None,
 ) -> None:
     script, growth = sys.modules["validate"], sys.modules["task_growth"]
-    build, grow = write_build(tmp_path / "builds", NPU1, 64), growth.grow_tasks
-    monkeypatch.setattr(growth, "_TASKS", (300, 400, 500))
+    head_dims, grow = (128, 256) if fault else (256,), growth.grow_tasks
+    builds = [write_build(tmp_path / "builds", NPU1, head_dim) for head_dim in head_dims]
+    monkeypatch.setattr(growth, "_TASKS", (270, 300))
+    kept_before: list[int] = []
 
-    async def growing(context: Any, heads: Any, context_len: int) -> Any:
+    software = machine.host().npu_software()
+
+    async def growing(device: Any, build: Any, heads_of: Any, context_len: int) -> Any:
+        rates = [find_rates(tmp_path / "builds", one, software) for one in builds]
+        kept_before.extend(one.tasks_per_run for one in rates if one is not None)
         npu.faults.extend([fault] if fault else [])
-        return await grow(context, heads, 1000)
+        return await grow(device, build, heads_of, 300 if build.head_dim == 256 else 600)
 
     monkeypatch.setattr(script, "grow_tasks", growing)
     status, report = validate("--no-gpu")
-    tasks, rates = report["head_dims"][0]["tasks"], find_rates(tmp_path / "builds", build)
-    assert status == 0 and rates is not None and rates.tasks_per_run == tasks["tasks_per_run"]
+    first, last = report["head_dims"][0], report["head_dims"][-1]
+    rates = find_rates(tmp_path / "builds", builds[0], machine.host().npu_software())
+    assert kept_before == [FEW_TASKS] * len(builds)  # all that may be lost is kept before
+    assert rates is not None and rates.tasks_per_run == first["tasks"]["tasks_per_run"]
     if fault is None:
-        assert 400 < tasks["tasks_per_run"] <= 500 and tasks["failure"] is None
+        assert status == 0 and report["passed"]
+        assert FEW_TASKS < first["tasks"]["tasks_per_run"] <= 300 and first["tasks"]["failure"] is None
     else:
-        assert tasks["tasks_per_run"] == FEW_TASKS and "1 recoveries" in tasks["failure"]
+        assert status == 1 and not report["passed"] and last["passed"] and "tasks" not in last
+        assert first["tasks"]["tasks_per_run"] == FEW_TASKS and "1 recoveries" in first["tasks"]["failure"]
+        told = capsys.readouterr().out
+        assert "runs with more tasks, head_dim 128: NpuError: " in told and "runs stay at 256 tasks\nFAILED" in told
+
+
+def test_an_npu_that_is_lost_amid_several_head_sizes_leaves_a_report_of_what_was_measured(
+    validate: Any,
+    npu: Npu,
+    machine: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = sys.modules["validate"]
+    builds = [write_build(tmp_path / "builds", NPU1, head_dim) for head_dim in (64, 128, 256)]
+    latency = script._latency
+
+    async def lost_at_the_second(attention: Any, repeats: int) -> Any:
+        if attention.heads.layout.head_dim == 128:
+            npu.faults = deque(["context lost"] * 2)
+        return await latency(attention, repeats)
+
+    monkeypatch.setattr(script, "_latency", lost_at_the_second)
+    status, report = validate("--no-gpu")
+    first, second = report["head_dims"]
+    assert status == 1 and not report["passed"] and report["not_tried"] == [256]
+    assert first["passed"] and first["soak"]["questions"] > 0 and "tasks" not in first  # nothing grows after that
+    assert find_rates(tmp_path / "builds", builds[0], machine.host().npu_software()) is not None
+    assert second["answers"] and "soak" not in second and "new context did not help" in second["failure"]
+    told = capsys.readouterr().out
+    assert "head_dim 128: NpuContextLostError: " in told and "not tried after that: head_dim 256\nFAILED" in told
 
 
 def test_an_emulator_is_asked_without_a_look_at_the_machine_and_leaves_no_rates(
@@ -329,7 +386,10 @@ def test_an_emulator_is_asked_without_a_look_at_the_machine_and_leaves_no_rates(
     build = write_build(tmp_path / "builds", NPU1, 64)
     status, report = validate("--no-gpu", "--emulated", "npu1")
     assert (status, report["passed"], report["emulated"], report["checks"]) == (0, True, True, [])
-    assert find_rates(tmp_path / "builds", build) is None and "tasks" not in report["head_dims"][0]
+    assert (
+        find_rates(tmp_path / "builds", build, machine.host().npu_software()) is None
+        and "tasks" not in report["head_dims"][0]
+    )
     npu.devices = ()
     (tmp_path / "report.json").unlink()
     assert validate("--no-gpu", "--emulated", "npu1") == (1, None)
@@ -352,74 +412,6 @@ def test_the_doctor_tells_others_rates_of_an_npu_until_a_validation_has_measured
     summary, remedy = told()
     rate = report["head_dims"][0]["bandwidth"]["bytes_per_s"]
     assert status == 0 and f"the NPU reads {rate * 1e-9:.4g} GB/s (measured here by" in summary and not remedy
-
-
-@pytest.mark.usefixtures("npu")
-def test_the_doctor_fails_where_nothing_is_built_or_a_build_is_damaged(machine: Machine, tmp_path: Path) -> None:
-    assert [finding.ok for finding in command.diagnose(machine.host(), tmp_path / "builds")[-3:]] == [False] * 3
-    write_build(tmp_path / "builds", NPU1, 64)
-    write_build(tmp_path / "builds", NPU1, 128).xclbin.write_bytes(b"other")
-    last = command.diagnose(machine.host(), tmp_path / "builds")[-3:]
-    assert [finding.ok for finding in last] == [True, False, True]
-    assert "expected SHA-256" in last[1].summary
-
-
-@pytest.mark.parametrize(
-    ("break_it", "wanted"),
-    [
-        (lambda npu: setattr(npu, "max_contexts", 0), "contexts or columns are used up"),
-        (lambda npu: npu.faults.extend(["timeout"] * 5), "the NPU hangs"),
-        (lambda npu: setattr(npu, "hand_out_wrong_groups", True), "memory group"),
-    ],
-)
-def test_the_doctor_tells_what_only_a_trial_shows(
-    machine: Machine, npu: Npu, tmp_path: Path, break_it: Callable[[Npu], None], wanted: str
-) -> None:
-    write_build(tmp_path / "builds", NPU1, 128)
-    break_it(npu)
-    finding = command.diagnose(machine.host(), tmp_path / "builds")[-2]
-    assert not finding.ok and wanted in finding.summary
-
-
-def test_the_doctor_stops_at_a_machine_that_can_not_be_used(machine: Machine, tmp_path: Path) -> None:
-    machine.limit_memlock("65536")
-    findings = command.diagnose(machine.host(), tmp_path)
-    text = command.format_findings(findings)
-    assert "FAIL memlock: 65,536 bytes" in text and "ok   NPU: npu1" in text and "kernels" not in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ((), "required: action\n"),
-        (("doctors",), "invalid choice: 'doctors'"),
-        (("doctor", "--bogus", "xyz"), "unicorn npu doctor: error: unrecognized arguments: --bogus xyz"),
-        (("doctor", "xyz"), "unicorn npu doctor: error: unrecognized arguments: xyz"),
-    ],
-)
-def test_arguments_without_a_meaning_are_refused(
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    wanted: str,
-) -> None:
-    monkeypatch.setattr(command, "NpuHost", machine.host)
-    with pytest.raises(SystemExit) as ended:
-        main(["npu", *arguments])
-    assert ended.value.code == 2 and wanted in capsys.readouterr().err
-
-
-def test_the_doctor_has_help_and_json(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "NpuHost", machine.host)
-    with pytest.raises(SystemExit) as ended:
-        main(["npu", "doctor", "--help"])
-    assert ended.value.code == 0 and "usage: unicorn npu doctor [-h] [--json]" in capsys.readouterr().out
-    machine.remove("sys/module/amdxdna")
-    assert main(["npu", "doctor", "--json"]) == 1
-    assert [finding["check"] for finding in json.loads(capsys.readouterr().out) if not finding["ok"]] == ["driver"]
 
 
 def test_the_commands_reach_the_tools_with_their_options(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.npu.builds import cores_of, dialect_of
+from tests.npu.builds import dialect_of, teams_of
 from unicorn_async.npu.dialect_check import max_overhead_bytes
 from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.schedule import Argument, ScheduledItem, instructions, stream_bytes
@@ -36,7 +36,7 @@ def test_a_window_leaves_out_the_chunks_before_it() -> None:
 
 
 def test_a_prompts_chunk_is_cut_by_what_fits_into_an_item() -> None:
-    heads = AttentionHeads(HeadLayout(NPU2, 256), 12, 2, 64)
+    heads = AttentionHeads(HeadLayout(NPU2, 256), 32, 2, 64)
     assert heads.queries_per_item == 2
     items = list(plan_items(heads, [SequenceWork(5, 5, 9, (0,))], window=0, num_blocks=1))
     assert [(i.first_query, i.num_queries, i.position) for i in items[::2]] == [(5, 2, 4), (7, 2, 6), (9, 1, 8)]
@@ -81,7 +81,7 @@ def test_cores_get_every_item_once_and_about_as_much_work(chunks: list[int]) -> 
 @given(runs=st.lists(st.integers(1, 9), max_size=30), chip=st.sampled_from([NPU1, NPU2]))
 def test_streams_keep_to_the_hardwares_queues_and_descriptors(runs: list[int], chip: object) -> None:
     assert chip in (NPU1, NPU2)
-    cores = cores_of(NPU1)
+    cores = teams_of(NPU1)
     items = [
         ScheduledItem(
             number, tuple((CORE_BUFFER_BYTES * 3 * i, CORE_BUFFER_BYTES) for i in range(count)), 512 * number, 512
@@ -116,6 +116,6 @@ def test_streams_keep_to_the_hardwares_queues_and_descriptors(runs: list[int], c
 
 def test_a_run_that_is_too_long_for_a_descriptor_is_cut() -> None:
     item = ScheduledItem(0, ((0, 5 << 23),), 0, 512)
-    _, operations = decode(instructions(dialect_of(NPU1), [(cores_of(NPU1)[0], [item])]).words())
+    _, operations = decode(instructions(dialect_of(NPU1), [(teams_of(NPU1)[0], [item])]).words())
     sizes = [o.nbytes for o in operations if isinstance(o, WriteDescriptor)]
     assert sizes == [512, 2 * CORE_BUFFER_BYTES, 1 << 24, 1 << 24, 1 << 23]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, quants
 
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -17,6 +19,17 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 GGUF_FORMATS = [f for f in QuantFormat if f.source_bytes]
+_OTHERS = [QuantFormat.NF4, QuantFormat.F8_E4M3, QuantFormat.UINT4]
+KERNEL_FORMATS = list({f.layout: f for f in reversed([*_OTHERS, *GGUF_FORMATS])}.values())[::-1]  # one a layout
+_SLOW = pytest.mark.whole("software drivers take seconds to compile what reads codebooks of 2,048 entries")
+
+
+def by_cost(formats: Iterable[QuantFormat]) -> list[Any]:
+    """Return formats as a test's parameters, of which those with large codebooks are for whole runs."""
+    slow = (QuantFormat.IQ1_S, QuantFormat.IQ1_M)
+    return [pytest.param(one, marks=_SLOW) if one in slow else one for one in formats]
+
+
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 _MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 # Where each type's scales and offsets, which are halves, lie in its block.
@@ -26,9 +39,18 @@ SCALE_OFFSETS = {
     QuantFormat.Q4_1: (0, 2),
     QuantFormat.Q5_0: (0,),
     QuantFormat.Q5_1: (0, 2),
+    QuantFormat.Q2_K: (80, 82),
+    QuantFormat.Q3_K: (108,),
     QuantFormat.Q4_K: (0, 2),
     QuantFormat.Q5_K: (0, 2),
     QuantFormat.Q6_K: (208,),
+    QuantFormat.IQ1_S: (0,),
+    QuantFormat.IQ1_M: (),  # in four parts, see `put_scales`
+    QuantFormat.IQ2_XXS: (0,),
+    QuantFormat.IQ2_XS: (0,),
+    QuantFormat.IQ2_S: (0,),
+    QuantFormat.IQ3_XXS: (0,),
+    QuantFormat.IQ3_S: (0,),
     QuantFormat.IQ4_NL: (0,),
     QuantFormat.IQ4_XS: (0,),
     QuantFormat.MXFP4: (),  # a byte, see `MXFP4_EXPONENTS`
@@ -42,17 +64,34 @@ def random_blocks(quant_format: QuantFormat, rows: int, k: int, seed: int = 0) -
     rng = np.random.default_rng([seed, rows, k])
     count = rows * k // quant_format.layout.unit
     blocks = rng.integers(0, 256, (count, quant_format.source_bytes), dtype=np.uint8)
-    for offset in SCALE_OFFSETS[quant_format]:
-        scales = (rng.standard_normal(count) * 0.01).astype(np.float16)
-        blocks[:, offset : offset + 2] = scales[:, None].view(np.uint8)
+    for number in range(num_scales(quant_format)):
+        put_scales(quant_format, blocks, number, (rng.standard_normal(count) * 0.01).astype(np.float16))
     if quant_format is QuantFormat.MXFP4:
         blocks[:, 0] = rng.choice(MXFP4_EXPONENTS[0], count)
     return blocks
 
 
+def num_scales(quant_format: QuantFormat) -> int:
+    """How many halves scale all of a block."""
+    return 1 if quant_format is QuantFormat.IQ1_M else len(SCALE_OFFSETS[quant_format])
+
+
+def put_scales(quant_format: QuantFormat, blocks: Bytes, number: int, scales: NDArray[np.float16]) -> None:
+    """Write one of the halves of each block."""
+    if quant_format is QuantFormat.IQ1_M:
+        words = np.ascontiguousarray(blocks[:, 48:]).view(np.uint16) & 0xFFF
+        nibbles = scales.view(np.uint16)[:, None] >> np.array([0, 4, 8, 12], np.uint16)
+        blocks[:, 48:] = (words | nibbles << 12).view(np.uint8)
+        return
+    offset = SCALE_OFFSETS[quant_format][number]
+    blocks[:, offset : offset + 2] = scales[:, None].view(np.uint8)
+
+
 def dequantize(quant_format: QuantFormat, blocks: Bytes, rows: int, k: int) -> Floats:
-    """The weights (rows, k), computed in single precision as ggml does."""
-    return _DEQUANTIZE[quant_format](blocks).astype(np.float32).reshape(rows, k)
+    """The weights (rows, k), computed in single precision as ggml does; of those with codebooks by the package gguf."""
+    if quant_format not in DEFINED_HERE:
+        return np.asarray(quants.dequantize(blocks.reshape(rows, -1), GGMLQuantizationType[quant_format.value]))
+    return DEFINED_HERE[quant_format](blocks).astype(np.float32).reshape(rows, k)
 
 
 def _half(blocks: Bytes, offset: int) -> Floats:
@@ -131,6 +170,25 @@ def _q5_k(blocks: Bytes) -> Floats:
     return scales * (_k_nibbles(blocks[:, 48:]) | bits.astype(np.int32) << 4) - offsets
 
 
+def _q2_k(blocks: Bytes) -> Floats:
+    scales, offsets = (_half(blocks, 80) * (blocks[:, :16] & 15))[:, :, None], _half(blocks, 82) * (blocks[:, :16] >> 4)
+    return scales * _pairs(blocks[:, 16:80]).reshape(-1, 16, 16) - offsets[:, :, None]
+
+
+def _q3_k(blocks: Bytes) -> Floats:
+    low, high = blocks[:, 96:104, None] >> np.array([0, 4], np.uint8) & 15, blocks[:, 104:108]
+    high = high[:, None] >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+    scales = (low.swapaxes(1, 2).reshape(-1, 16) | high.reshape(-1, 16) << 4).astype(np.int32) - 32
+    bits = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    codes = (_pairs(blocks[:, 32:96]) | bits << 2).astype(np.int32) - 4
+    return (_half(blocks, 108) * scales)[:, :, None] * codes.reshape(-1, 16, 16)
+
+
+def _pairs(packed: Bytes) -> Bytes:
+    """64 bytes a block of 256, as (blocks, 8, 32): of every 32 bytes the lowest pairs of bits, then those above."""
+    return (packed.reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(-1, 8, 32)
+
+
 def _q6_k(blocks: Bytes) -> Floats:
     low = blocks[:, :128].reshape(-1, 2, 1, 64)
     low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 8, 32)
@@ -140,12 +198,14 @@ def _q6_k(blocks: Bytes) -> Floats:
     return scales[:, :, None] * codes.reshape(-1, 16, 16)
 
 
-_DEQUANTIZE: dict[QuantFormat, Callable[[Bytes], Floats]] = {
+DEFINED_HERE: dict[QuantFormat, Callable[[Bytes], Floats]] = {
     QuantFormat.Q8_0: _q8_0,
     QuantFormat.Q4_0: _q4_0,
     QuantFormat.Q4_1: _q4_1,
     QuantFormat.Q5_0: _q5_0,
     QuantFormat.Q5_1: _q5_1,
+    QuantFormat.Q2_K: _q2_k,
+    QuantFormat.Q3_K: _q3_k,
     QuantFormat.Q4_K: _q4_k,
     QuantFormat.Q5_K: _q5_k,
     QuantFormat.Q6_K: _q6_k,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.ops.arrays import bf16, from_bf16
 from tests.ops.gguf_blocks import dequantize, random_blocks
+from tests.ops.packed_arrays import PACKED, packed
 from tests.ops.quant_arrays import quantized, read_back, relaid
 from unicorn_async.config import Activation
 from unicorn_async.ops.linear import NO_EPILOGUE, dispatch_plan, input_form, linear, prepare_input
@@ -42,6 +43,8 @@ def weights(arrays: Arrays, n: int, k: int, element: ElementType) -> Weights:
         blocks = random_blocks(element, n, k)
         exact = dequantize(element, blocks, n, k).astype(np.float64)
         return relaid(arrays, blocks, (n, k), element), exact
+    if isinstance(element, QuantFormat) and element in PACKED:
+        return packed(arrays, n, k, element)
     values = np.random.default_rng(n * k).standard_normal((n, k)).astype(np.float32)
     if isinstance(element, QuantFormat):
         tensor = quantized(arrays, values, element)
@@ -154,9 +157,15 @@ class Case:
         """What a gate makes of the product, and how far off it may be."""
         half = self.n // 2
         gate, up = self.expected[:, :half], self.expected[:, half:]
-        inner = gate if activation is Activation.SILU else np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3)
+        if activation is Activation.CLAMPED_SWIGLU:
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
+        inner = {
+            Activation.SILU: gate,
+            Activation.GELU_TANH: np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3),
+            Activation.CLAMPED_SWIGLU: 1.702 * gate,
+        }[activation]
         factor = gate / (1 + np.exp(-inner))
-        off = 1.2 * self._allowed(RowForm.BLOCKS)  # neither activation is steeper
+        off = 1.2 * self._allowed(RowForm.BLOCKS)  # no activation is steeper
         return factor * up, off[:, :half] * (np.abs(up) + off[:, half:]) + np.abs(factor) * off[:, half:] + 1e-5
 
     def _allowed(self, form: RowForm) -> NDArray[np.float64]:

@@ -27,7 +27,7 @@ def relaid(arrays: Arrays, blocks: NDArray[np.uint8], shape: tuple[int, int], qu
     tensor = quant_tensor(arrays, shape, quant_format)
     source = arrays.put(blocks)
     unit = quant_format.layout.unit
-    half = len(blocks) // 2
+    half = len(blocks) // 4 * 2  # blocks of 17 bytes begin at an even one, too
     for first, count in ((0, half), (half, len(blocks) - half)):
         if count:
             arrays.run(

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unicorn_async.config import SamplingParams
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.sampling_params import SamplingParams
 
 
 @dataclass
@@ -58,10 +58,12 @@ class Sampler:
         seen: Sequence[tuple[list[int], list[int]]] | None = None,
         allowed: Sequence[NDArray[np.bool_] | None] | None = None,
         banned: Sequence[frozenset[int]] | None = None,
+        proposed: Sequence[int] = (),
     ) -> Outcome:
         """`seen` has each row's prompt and output tokens, `allowed` the tokens that may come, None = all.
 
-        Rows have biases where `banned` is given, by their parameters and these tokens.
+        Rows have biases where `banned` is given, by their parameters and these tokens. The last rows are what follows
+        the `proposed` tokens.
         """
         num_rows, vocab = logits.shape
         state_indices = state_indices or list(range(num_rows))
@@ -72,6 +74,11 @@ class Sampler:
             sample_rows.write_row(
                 rows[i : i + 1], request, state_index=state_indices[i], seed=seeds[i], position=positions[i]
             )
+        if proposed:
+            first = num_rows - len(proposed)
+            rows["token"][first:] = proposed
+            rows["proposal"][first:] = range(1, len(proposed) + 1)
+            rows["penalised"][first:] = sample_rows.LOOKS
         masks = None if allowed is None else self._put(_masks(rows, allowed, vocab))
         biases = None if banned is None else self._put(_biases(rows, params, banned))
         scratch_bytes = sampling.scratch_bytes(num_rows, vocab)

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
 
 LARGEST = np.finfo(np.float32).max
 _MASK = np.uint64(0xFFFFFFFF)

@@ -54,7 +54,14 @@ class Step:
     """A step's q, a cache whose dead places are poisoned, and the work lists."""
 
     def __init__(
-        self, arrays: Arrays, shape: AttentionShape, sequences: list[Query], *, window: int = 0, seed: int = 0
+        self,
+        arrays: Arrays,
+        shape: AttentionShape,
+        sequences: list[Query],
+        *,
+        window: int = 0,
+        seed: int = 0,
+        has_sinks: bool = False,
     ) -> None:
         rng = np.random.default_rng(seed)
         self.shape, self.sequences, self.window = shape, sequences, window
@@ -68,6 +75,7 @@ class Step:
             * 3
             / np.float32(shape.head_dim**0.5)
         )
+        self.sinks = arrays.put(np.linspace(-4, 9, shape.num_heads, dtype=np.float32)) if has_sinks else None
         self.out = arrays.poisoned(*self.q.values.shape)
         self.max_blocks = max(-(-s.context // shape.block_size) for s in sequences) + 1
         self.k_cache, self.v_cache, self.table = self._fill(arrays, rng)
@@ -152,9 +160,16 @@ class Step:
         batch = replace(self.batch(arrays, attention.plan), **flags)
 
         def record(recorder: CommandRecorder) -> None:
-            rows = out or self.out.tensor
             for _ in range(times):
-                attention.record(recorder, q=self.q.tensor, cache=self.cache, window=self.window, batch=batch, out=rows)
+                attention.record(
+                    recorder,
+                    q=self.q.tensor,
+                    cache=self.cache,
+                    window=self.window,
+                    batch=batch,
+                    out=out or self.out.tensor,
+                    sinks=None if self.sinks is None else self.sinks.tensor,
+                )
                 recorder.barrier()
 
         arrays.run(record)
@@ -175,8 +190,11 @@ class Step:
                 scores = np.einsum("hd,khd->hk", q[self.starts[row] + i], keys)
                 if soft_cap:
                     scores = soft_cap * np.tanh(scores / soft_cap)
+                if self.sinks is not None:
+                    scores = np.concatenate([scores, self.sinks.values[:, None].astype(np.float64)], axis=1)
                 weights = np.exp(scores - scores.max(axis=1, keepdims=True))
                 weights /= weights.sum(axis=1, keepdims=True)
+                weights = weights[:, : len(values)]
                 out[self.starts[row] + i] = np.einsum("hk,khd->hd", weights, values)
         return out.reshape(self.q.values.shape)
 
@@ -286,12 +304,12 @@ def test_contexts_of_any_length_equal_the_reference_with_the_constants_of_a_gpu(
 @pytest.mark.combinations("cuts whose numbers all occur in others")
 @pytest.mark.parametrize(
     ("workgroup", "heads", "lanes", "unroll"),
-    [(8, 4, 8, 1), (8, 4, 8, 8), (16, 2, 4, 2), (32, 1, 2, 1), (32, 1, 2, 8), (128, 4, 8, 1), (128, 4, 8, 2)],
+    [(8, 4, 8, 1), (8, 4, 8, 8), (16, 2, 4, 2), (32, 1, 2, 1), (32, 1, 2, 8), (128, 4, 8, 1), (64, 8, 8, 2)],
 )
 def test_other_cuts_of_decode_equal_the_reference(
     device: Device, arrays: Arrays, workgroup: int, heads: int, lanes: int, unroll: int
 ) -> None:
-    step = Step(arrays, AttentionShape(8, 2, 64, 16, KVDType.F16), [Query(1), Query(700), Query(2500)])
+    step = Step(arrays, AttentionShape(16, 2, 64, 16, KVDType.F16), [Query(1), Query(700), Query(2500)])
     plan = AttentionPlan.of(device.info, step.shape)
     subgroups = -(-workgroup // device.info.min_subgroup_size)
     plan = replace(
@@ -365,6 +383,40 @@ def test_forms_that_a_cache_or_a_head_does_not_allow_are_refused(device: Device,
 def test_scores_are_capped_softly(device: Device, arrays: Arrays, window: int) -> None:
     step = Step(arrays, AttentionShape(4, 2, 64, 16, KVDType.F16), MIXED, window=window)
     check(step.run(device, arrays, soft_cap=1.5), step.expected(soft_cap=1.5), step.plan)
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "window", "as_gpu"),
+    [(KVDType.F16, 0, False), (KVDType.F16, 128, True), (KVDType.INT8, 20, False)],
+)
+def test_sinks_take_their_part_of_a_softmax_however_it_is_cut(
+    device: Device, arrays: Arrays, kv_dtype: KVDType, window: int, as_gpu: bool
+) -> None:
+    info = replace(device.info, type=DeviceType.DISCRETE) if as_gpu else device.info
+    sequences = [*MIXED, Query(700), Query(300, 200)]
+    step = Step(arrays, AttentionShape(8, 2, 64, 16, kv_dtype), sequences, window=window, has_sinks=True)
+    check(step.run(device, arrays, info=info), step.expected(), step.plan)
+
+
+@pytest.mark.parametrize("workgroup", [8, 128])
+def test_splits_are_joined_with_a_sink_once(device: Device, arrays: Arrays, workgroup: int) -> None:
+    step = Step(arrays, AttentionShape(8, 2, 64, 16, KVDType.F16), [Query(c) for c in (1, 1311, 65)], has_sinks=True)
+    plan = AttentionPlan.of(device.info, step.shape)
+    cut = DecodeCut(workgroup, -(-workgroup // device.info.min_subgroup_size), plan.few.lanes, 32, plan.few.unroll)
+    plan = replace(with_cut(plan, cut), decode_heads=2, max_splits=40)
+    check(step.run(device, arrays, plan=plan, times=2), step.expected(), step.plan)
+
+
+@pytest.mark.parametrize(("sink", "share"), [(-np.inf, 1.0), (-3e38, 1.0), (300.0, 0.0), (3e38, 0.0)])
+def test_a_sink_of_great_magnitude_leaves_all_or_nothing(
+    device: Device, arrays: Arrays, sink: float, share: float
+) -> None:
+    step = Step(arrays, AttentionShape(2, 1, 64, 16, KVDType.F16), [Query(100), Query(70, 40)], has_sinks=True)
+    assert step.sinks is not None
+    step.sinks.values[...] = -np.inf
+    expected = step.expected() * share
+    step.sinks.values[...] = sink
+    check(step.run(device, arrays), expected, step.plan)
 
 
 @pytest.mark.parametrize(
@@ -537,6 +589,24 @@ def test_rdna_gives_rows_of_large_heads_to_two_subgroups(device: Device) -> None
         assert attention.plan.query_tile * attention.plan.prefill_heads == 64 // shares
     other = replace(rdna, subgroup_size=32, max_subgroup_size=32)
     assert AttentionPlan.of(other, AttentionShape(8, 4, 256, 16, KVDType.F16)).matrix_shares == 1
+
+
+def test_rdna_reads_a_context_for_as_many_query_heads_as_its_driver_has_registers_for(device: Device) -> None:
+    features = frozenset({"float16", "subgroup_size_control"})
+    old = replace(as_rdna(device.info), features=features)
+    new = replace(old, features=features | {MATRIX_FEATURE})
+    for head_dim, group, kv_dtype, before, now in (
+        (128, 8, KVDType.F16, 4, 8),
+        (64, 7, KVDType.F16, 1, 7),
+        (256, 6, KVDType.F16, 3, 6),
+        (256, 8, KVDType.F16, 4, 4),
+        (128, 8, KVDType.INT8, 2, 4),
+        (256, 4, KVDType.INT8, 2, 4),
+        (512, 8, KVDType.F16, 2, 2),
+    ):
+        shape = AttentionShape(2 * group, 2, head_dim, 16, kv_dtype)
+        plans = AttentionPlan.of(old, shape), AttentionPlan.of(new, shape)
+        assert [plan.decode_heads for plan in plans] == [before, now]
 
 
 def test_rdna_shares_a_context_among_as_many_workgroups_as_its_units_hold(device: Device) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unicorn_async.config import KVDType
-from unicorn_async.errors import ConfigError
+from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
@@ -60,6 +60,7 @@ class Decoding:
         norms = None if norm == "none" else HeadNorms(q_weight, k_weight, 1e-6, norm == "plus_one")
         freqs = arrays.put(np.frombuffer(frequencies(RotaryConfig(base=10000.0), shape.head_dim), np.uint32))
         self.rotation = HeadRotation(freqs.address, 1 / shape.head_dim**0.5, norms)
+        self.sinks: Array | None = None
 
     def _random_cache(self, rng: np.random.Generator, num_blocks: int) -> np.ndarray[Any, Any]:
         """K and V as bytes; in int8 the codes' bytes are read as scales, too, if they are small positive halves."""
@@ -109,6 +110,7 @@ class Decoding:
                 batch=batch,
                 out=out.tensor,
                 rotation=rotation if in_passing else None,
+                sinks=None if self.sinks is None else self.sinks.tensor,
             )
 
         arrays.run(record)
@@ -201,6 +203,35 @@ def test_amplitudes_and_growing_queries_change_nothing_of_that(device: Device, a
     step = Decoding(arrays, shape, norm="plain")
     extras = {"amplitude": 1.19, "num_pairs": head_dim // 4, "q_growth": 0.1, "q_period": 100}
     step.rotation = replace(step.rotation, **extras)
+    check(device, step, AttentionPlan.of(device.info, shape))
+
+
+def test_sinks_change_nothing_of_that_and_are_refused_beside_norms(device: Device, arrays: Arrays) -> None:
+    shape = AttentionShape(4, 2, 64, BLOCK_SIZE, KVDType.F16)
+    plan = AttentionPlan.of(device.info, shape)
+    step = Decoding(arrays, shape, window=60)
+    without, _ = step.run(device, plan, in_passing=True)
+    step.sinks = arrays.put(np.linspace(-2, 4, 4, dtype=np.float32))
+    check(device, step, plan)
+    found, _ = step.run(device, plan, in_passing=True)
+    assert (np.abs(found) < np.abs(without))[: len(CONTEXTS)].all()
+    step = Decoding(arrays, shape, norm="plain")
+    step.sinks = arrays.put(np.zeros(4, np.float32))
+    with pytest.raises(UnsupportedModelError, match="sinks beside norms of q and k"):
+        step.run(device, plan, in_passing=True)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "from_k", "kv_dtype"), [(64, True, KVDType.INT8), (256, False, KVDType.F16), (512, True, KVDType.F16)]
+)
+def test_normed_values_that_may_be_keys_change_nothing_of_that(
+    device: Device, arrays: Arrays, head_dim: int, from_k: bool, kv_dtype: KVDType
+) -> None:
+    shape = AttentionShape(8, 2, head_dim, BLOCK_SIZE, kv_dtype)
+    step = Decoding(arrays, shape, norm="plain")
+    step.rotation = replace(step.rotation, v_norm=True, v_from_k=from_k)
+    if from_k:
+        step.qkv = arrays.put(np.ascontiguousarray(step.qkv.values[:, : 10 * head_dim]))
     check(device, step, AttentionPlan.of(device.info, shape))
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.delta_rule import DeltaShape, delta_conv, delta_conv_state, delta_rule
+from unicorn_async.ops.delta_chunks import delta_chunk, delta_chunks
+from unicorn_async.ops.delta_rule import DeltaShape, DeltaTokens, delta_conv, delta_conv_state, delta_rule
 from unicorn_async.ops.head_gate import HeadGate, head_gate
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
 from unicorn_async.ops.sample_rows import NO_STATE
@@ -39,9 +40,19 @@ def sigmoid(x: Doubles) -> Doubles:
 class Rule:
     """A recurrence of made weights, its sequences' inputs, and the states that steps leave."""
 
-    def __init__(self, arrays: Arrays, shape: DeltaShape, num_tokens: int, *, num_states: int = NUM_STATES) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        shape: DeltaShape,
+        num_tokens: int,
+        *,
+        num_states: int = NUM_STATES,
+        is_chunked: bool = False,
+        gates: Sequence[float] = (),
+    ) -> None:
+        """Make them; tokens have one of the `gates` before the softplus, or without these such as models have."""
         rng = np.random.default_rng([shape.columns, num_tokens])
-        self.arrays, self.shape = arrays, shape
+        self.arrays, self.shape, self.is_chunked = arrays, shape, is_chunked
         heads = shape.num_value_heads
 
         def drawn(*size: int) -> NDArray[np.float32]:
@@ -56,7 +67,13 @@ class Rule:
             drawn(num_states, num_tokens, shape.columns + GATE_COLUMNS),
             drawn(num_states, num_tokens, 2 * heads),
         )
-        self.state = arrays.poisoned(num_states, shape.state_bytes // 4)  # of sequences that were there before
+        if gates:
+            self.ba[:, :, heads:] = rng.choice(np.float32(gates), (num_states, num_tokens, heads))
+        # of sequences that were there before, and two copies
+        self.state = arrays.poisoned(num_states + 2, shape.state_bytes // 4)
+        self.kept: dict[tuple[int, int], int] = {}  # rows by a sequence and how many of its tokens come before
+        self.sources: dict[int, int] = {}  # of sequences that begin with another state than their own
+        self.targets: dict[int, int] = {}  # of those that leave it elsewhere
         self.expected = [self._reference(index) for index in range(num_states)]
 
     def _reference(self, index: int) -> Doubles:
@@ -74,7 +91,7 @@ class Rule:
         q, k = (np.tile(p, (1, group, 1)) if shape.is_tiled else np.repeat(p, group, axis=1) for p in (q, k))
         v = convolved[:, 2 * keys :].reshape(num_tokens, -1, shape.value_dim)
         b, a = np.split(self.ba[index].astype(np.float64), 2, axis=1)
-        rates = self.rates * np.log1p(np.exp(a + self.decay_bias.values))
+        rates = self.rates * np.logaddexp(0, a + self.decay_bias.values)
         kept = np.zeros((shape.num_value_heads, shape.value_dim, shape.key_dim))
         found = np.empty_like(v)
         for token in range(num_tokens):
@@ -88,21 +105,35 @@ class Rule:
         """Run a step of parts, each a state index, the first position and a number of tokens; padded to some rows."""
         shape, arrays = self.shape, self.arrays
         runs = np.zeros(num_rows, TOKEN_RUN)
-        runs["state_index"] = NO_STATE
+        runs["state_index"] = runs["kept"] = NO_STATE
         rows = np.full((num_rows, self.inputs.shape[2]), np.nan, np.float32)
         ba, positions = np.full((num_rows, self.ba.shape[2]), np.nan, np.float32), np.zeros(num_rows, np.uint32)
         row = 0
         for index, start, count in parts:
             span, tokens = slice(row, row + count), slice(start, start + count)
-            runs["state_index"][span], runs["offset"][span] = index, np.arange(count)
+            runs["state_index"][span], runs["offset"][span] = self.targets.get(index, index), np.arange(count)
             runs["offset"][span.stop - 1] |= LAST_OF_RUN
+            runs["source"][span] = self.sources.get(index, index)
+            for (sequence, position), kept in self.kept.items():
+                if sequence == index and start < position <= start + count:
+                    runs["kept"][row + position - start - 1] = kept
             positions[span] = np.arange(start, start + count)
             rows[span], ba[span] = self.inputs[index, tokens], self.ba[index, tokens]
             row = span.stop
         projected, ba_at, runs_at, at = (arrays.put(values) for values in (rows, ba, runs, positions))
         convolved, out = arrays.poisoned(num_rows, shape.columns), arrays.poisoned(num_rows, shape.value_columns)
+        chunks = arrays.poisoned(num_rows, shape.chunk_columns) if self.is_chunked else None
         kernels, info = arrays.device.kernels, arrays.device.info
         common: dict[str, Any] = {"state": self.state.address, "runs": runs_at.address}
+        tokens = DeltaTokens(
+            shape,
+            qkv=convolved.tensor,
+            ba=ba_at.tensor,
+            decays=self.decays.tensor,
+            decay_bias=self.decay_bias.tensor,
+            positions=at.address,
+            **common,
+        )
 
         def record(recorder: Any) -> None:
             delta_conv(
@@ -118,18 +149,11 @@ class Rule:
             )
             recorder.barrier()
             delta_conv_state(recorder, kernels, shape, projected=projected.tensor, **common)
-            delta_rule(
-                recorder,
-                kernels,
-                shape,
-                qkv=convolved.tensor,
-                ba=ba_at.tensor,
-                decays=self.decays.tensor,
-                decay_bias=self.decay_bias.tensor,
-                positions=at.address,
-                out=out.tensor,
-                **common,
-            )
+            if chunks is not None:
+                delta_chunk(recorder, kernels, info, tokens, out=chunks.tensor)
+                recorder.barrier()
+                delta_chunks(recorder, kernels, info, tokens, chunks=chunks.tensor, out=out.tensor)
+            delta_rule(recorder, kernels, info, tokens, out=out.tensor, is_beside_chunks=chunks is not None)
 
         arrays.run(record)
         return out.values
@@ -155,8 +179,31 @@ class Rule:
     ],
     ids=["small", "as large as models have them", "odd", "as GGUF files have them"],
 )
-def test_a_prompt_equals_the_recurrence(arrays: Arrays, shape: DeltaShape) -> None:
-    Rule(arrays, shape, 40).check([(2, 0, 40)], num_rows=48)
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["one by one", "in chunks"])
+def test_a_prompt_equals_the_recurrence(arrays: Arrays, shape: DeltaShape, is_chunked: bool) -> None:
+    Rule(arrays, shape, 40, is_chunked=is_chunked).check([(2, 0, 40)], num_rows=48)
+
+
+@pytest.mark.parametrize("count", [15, 16, 17, 31, 32, 33, 64, 65, 96])
+def test_a_run_of_any_length_begins_with_the_state_that_the_run_before_left(arrays: Arrays, count: int) -> None:
+    rule = Rule(arrays, SMALL, 16 + count, is_chunked=True)
+    rule.check([(1, 0, 16)], num_rows=16)
+    rule.check([(1, 16, count)], num_rows=count)
+
+
+def test_runs_of_any_lengths_lie_side_by_side_in_a_step(arrays: Arrays) -> None:
+    rule = Rule(arrays, SMALL, 120, is_chunked=True)
+    rule.check([(0, 0, 17), (1, 0, 1), (2, 0, 33), (3, 0, 15)], num_rows=72)
+    rule.check([(3, 15, 64), (2, 33, 16), (0, 17, 1), (1, 1, 65)], num_rows=146)
+    rule.check([(1, 66, 1), (0, 18, 97), (2, 49, 3), (3, 79, 40)], num_rows=141)
+
+
+@pytest.mark.parametrize("gates", [(-30.0,), (300.0,), (1e30,), (-30.0, 0.0, 900.0)], ids=str)
+def test_decays_of_any_size_neither_overflow_nor_lose_what_follows_them(
+    arrays: Arrays, gates: tuple[float, ...]
+) -> None:
+    for is_chunked in (False, True):
+        Rule(arrays, SMALL, 70, is_chunked=is_chunked, gates=gates).check([(0, 0, 70)], num_rows=70)
 
 
 def test_steps_of_many_sequences_cut_anywhere_give_each_its_own(arrays: Arrays) -> None:
@@ -173,6 +220,33 @@ def test_steps_of_many_sequences_cut_anywhere_give_each_its_own(arrays: Arrays) 
         rule.check(parts, num_rows=sum(count for *_, count in parts) + int(rng.integers(0, 3)))
 
 
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["one by one", "in chunks"])
+def test_a_sequence_goes_on_from_copies_of_its_state(arrays: Arrays, is_chunked: bool) -> None:
+    rule = Rule(arrays, SMALL, 130, is_chunked=is_chunked)
+    rule.kept = {(1, 64): NUM_STATES, (1, 97): NUM_STATES + 1}
+    rule.check([(0, 0, 3), (1, 0, 97)], num_rows=100)
+    np.testing.assert_array_equal(rule.state.values[NUM_STATES + 1], rule.state.values[1])
+    rule.kept, rule.sources = {(1, 65): NUM_STATES + 1}, {1: NUM_STATES}
+    rule.check([(1, 64, 1)], num_rows=2)
+    rule.kept = {}
+    rule.check([(1, 64, 33)], num_rows=33)
+    rule.sources = {1: NUM_STATES + 1}
+    rule.check([(1, 65, 65)], num_rows=65)
+    rule.check([(1, 65, 2)], num_rows=2)
+
+
+def test_a_sequence_goes_on_behind_any_token_of_a_run_that_left_its_state_alone(arrays: Arrays) -> None:
+    rule = Rule(arrays, SMALL, 40)
+    rule.check([(0, 0, 7), (1, 0, 9)], num_rows=16)
+    for first, row in ((8, NUM_STATES), (9, NUM_STATES + 1), (10, 3)):
+        rule.kept = {(0, 8): NUM_STATES, (0, 9): NUM_STATES + 1}
+        rule.sources, rule.targets = {}, {0: 3}
+        rule.check([(0, 7, 3)], num_rows=4)
+        rule.kept, rule.sources, rule.targets = {}, {0: row}, {0: row}
+        rule.check([(1, first + 1, 1), (0, first, 1)], num_rows=2)
+        rule.check([(0, first + 1, 4)], num_rows=4)
+
+
 def test_a_state_that_is_used_again_has_nothing_of_the_sequence_before(arrays: Arrays) -> None:
     rule = Rule(arrays, SMALL, 9)
     for start, count in ((0, 9), (0, 1), (1, 1), (2, 5)):
@@ -183,8 +257,9 @@ def test_a_state_that_is_used_again_has_nothing_of_the_sequence_before(arrays: A
 
 def test_errors_do_not_grow_over_16384_tokens(arrays: Arrays) -> None:
     rule = Rule(arrays, DeltaShape(1, 1, 16, 8, 4), 16_384, num_states=1)
-    for start in range(0, 16_384, 4096):
-        rule.check([(0, start, 4096)], num_rows=4096)
+    for rule.is_chunked in (False, True):
+        for start in range(0, 16_384, 4096):
+            rule.check([(0, start, 4096)], num_rows=4096)
 
 
 @pytest.mark.parametrize("has_norm", [False, True])
@@ -224,3 +299,8 @@ def test_a_gate_leaves_the_form_that_a_linear_reads(arrays: Arrays, form: RowFor
 def test_heads_that_no_kernel_takes_are_refused(sizes: tuple[int, int, int, int]) -> None:
     with pytest.raises(UnsupportedModelError, match="delta rule: "):
         DeltaShape(*sizes, num_taps=4)
+
+
+def test_more_taps_than_tokens_before_a_copy_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="delta rule: 33 taps of the convolution, at most 32"):
+        replace(SMALL, num_taps=33)

@@ -52,6 +52,33 @@ def test_rows_of_literal_ids_and_of_sampled_tokens_are_scaled(
     np.testing.assert_allclose(out.values, exact[[0, 36, 5, 36, 11, 7]] * 3.7, rtol=1e-6)
 
 
+@pytest.mark.parametrize("element", [DType.BF16, QuantFormat.Q4_0, QuantFormat.Q6_K], ids=lambda kind: kind.value)
+@pytest.mark.parametrize(("first", "columns"), [(0, 32), (288, 64), (512, 256)])
+def test_a_part_of_each_row_is_read(
+    device: Device, arrays: Arrays, element: ElementType, first: int, columns: int
+) -> None:
+    table, exact = weights(arrays, VOCAB, 768, element)
+    token_ids, out = arrays.put(np.array([3, 36], np.int32)), arrays.poisoned(2, columns)
+    arrays.run(
+        lambda rec: embed(
+            rec, device.kernels, table=table, token_ids=token_ids.address, last_token=0, out=out.tensor, first=first
+        )
+    )
+    np.testing.assert_allclose(out.values, exact[[3, 36], first : first + columns], rtol=1e-6)
+    with pytest.raises(ConfigError, match=f"got {columns} at {768 - columns + 32}"):
+        arrays.run(
+            lambda rec: embed(
+                rec,
+                device.kernels,
+                table=table,
+                token_ids=0,
+                last_token=0,
+                out=out.tensor,
+                first=768 - columns + 32,
+            )
+        )
+
+
 @pytest.mark.parametrize("element", [DType.F16, QuantFormat.Q8_0], ids=lambda element: element.value)
 def test_an_id_outside_of_the_vocabulary_reads_row_0(device: Device, arrays: Arrays, element: ElementType) -> None:
     table, exact = weights(arrays, VOCAB, 32, element)
@@ -77,7 +104,7 @@ def test_an_id_outside_of_the_vocabulary_reads_row_0(device: Device, arrays: Arr
         (Tensor(0, (VOCAB, 12), DType.F16), 12, UnsupportedModelError, "a multiple of 8, got 12"),
         (QuantTensor(0, (VOCAB, 96), QuantFormat.NF4), 96, UnsupportedModelError, "a multiple of 64 for nf4, got 96"),
         (Tensor(0, (VOCAB,), DType.F16), 8, ConfigError, "expected two dimensions"),
-        (Tensor(0, (VOCAB, 8), DType.F16), 16, ConfigError, "embed: out"),
+        (Tensor(0, (VOCAB, 8), DType.F16), 16, ConfigError, "got 16 at 0"),
     ],
 )
 def test_tables_that_no_kernel_reads_are_refused(

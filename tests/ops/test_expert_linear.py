@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tests.ops.gguf_blocks import GGUF_FORMATS
+from tests.ops.gguf_blocks import KERNEL_FORMATS, by_cost
 from tests.ops.linear_case import HALF, QUANT_HALF, QUANT_SINGLE, SINGLE, skip_without_matrices, weights
 from tests.ops.quant_arrays import read_blocks
 from unicorn_async.config import Activation
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.tensor import ElementType
 
-ELEMENTS: list[ElementType] = [*DType, QuantFormat.NF4, *GGUF_FORMATS]
+ELEMENTS: list[Any] = [*DType, *by_cost(KERNEL_FORMATS)]
 MATRIX_ELEMENTS = [element for element in ELEMENTS if element is not DType.F32]
 EXPERTS, CHOSEN = 5, 2
 
@@ -47,6 +47,7 @@ def multiplied(
     gate: Activation | None = None,
     info: DeviceInfo | None = None,
     blocked: bool = False,
+    bias: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """What the device makes of rows and pairs, and of blocks their scales; nothing behind it may be written.
 
@@ -54,6 +55,7 @@ def multiplied(
     """
     device, tensor, num_pairs = arrays.device, weight[0], chosen.size
     source, own = arrays.put(chosen), arrays.put(x)
+    own_bias = None if bias is None else arrays.put(bias).tensor
     order = arrays.put(np.zeros(num_pairs, np.uint32))
     tiles = arrays.put(np.zeros((num_tiles(num_pairs, rows.num_experts, tile), 3), np.uint32))
     pairs = TiledPairs(num_pairs, tile, order.address, tiles.address)
@@ -83,6 +85,7 @@ def multiplied(
             if blocked
             else Tensor(out.address, (num_pairs, rows.n), DType.F32),
             gate=gate,
+            bias=own_bias,
         )
 
     arrays.run(record)
@@ -103,7 +106,7 @@ def product(
     halves: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Each pair's product in double precision, with rows `up` behind, and how far off it may be, also in `halves`."""
-    begins = chosen.ravel().astype(np.int64) * rows.stride + up
+    begins, span = chosen.ravel().astype(np.int64) * rows.stride + up, rows.n * rows.step
     of_pairs = np.repeat(x.astype(np.float64), chosen.size // len(x), axis=0)
     off = np.abs(of_pairs) * SINGLE
     if halves:
@@ -111,7 +114,7 @@ def product(
     elif not isinstance(weight[0], Tensor):  # activations become int8
         step = np.abs(of_pairs.reshape(len(of_pairs), -1, 32)).max(axis=2) / 127
         off = np.abs(of_pairs) * QUANT_SINGLE + np.repeat(step / 2, 32, axis=1)
-    matrices = np.stack([weight[1][begin : begin + rows.n] for begin in begins])
+    matrices = np.stack([weight[1][begin : begin + span : rows.step] for begin in begins])
     found = np.einsum("pk,pnk->pn", of_pairs, matrices)
     return found, np.einsum("pk,pnk->pn", off, np.abs(matrices)) + 1e-30
 
@@ -172,6 +175,76 @@ def test_gates_are_applied_wherever_they_lie(arrays: Arrays, element: ElementTyp
         assert (np.abs(found - factor * up) <= allowed).all()
 
 
+def biases_of(
+    bias: NDArray[np.float32], chosen: NDArray[np.uint32], rows: ExpertRows, up: int = 0
+) -> NDArray[np.float64]:
+    """The biases of each pair's outputs."""
+    begins = chosen.ravel().astype(np.int64) * rows.stride + up
+    return bias[begins[:, None] + np.arange(rows.n) * rows.step].astype(np.float64)
+
+
+def check_clamped(arrays: Arrays, element: ElementType, routed: NDArray[np.uint32], *, tile: int, halves: bool) -> None:
+    """Gates and what they are for lie by turns, have biases, and are clamped for the most part."""
+    n, k = 32, 256
+    rows, blocked = ExpertRows(EXPERTS, n, 2 * n, 1, 2), tile == 1 and isinstance(element, QuantFormat)
+    weight, rng = weights(arrays, 2 * EXPERTS * n, k, element), np.random.default_rng(k)
+    bias = (4 * rng.standard_normal(2 * EXPERTS * n)).astype(np.float32)
+    x = (0.1 * rng.standard_normal((len(routed), k))).astype(np.float32)
+    gate, gate_off = product(x, weight, routed, rows, halves=halves)
+    up, up_off = product(x, weight, routed, rows, rows.up, halves=halves)
+    gate, up = gate + biases_of(bias, routed, rows), up + biases_of(bias, routed, rows, rows.up)
+    assert (gate > 7).any() and (gate < 7).any() and (up > 7).any() and (up < -7).any()
+    gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
+    factor = gate / (1 + np.exp(-1.702 * gate))
+    found, scales = multiplied(
+        arrays,
+        weight,
+        x,
+        routed,
+        rows,
+        tile=tile,
+        shared_by=CHOSEN,
+        gate=Activation.CLAMPED_SWIGLU,
+        bias=bias,
+        blocked=blocked,
+    )
+    allowed = 1.2 * gate_off * (np.abs(up) + up_off) + np.abs(factor) * up_off + 1e-4
+    assert (np.abs(found - factor * up) <= allowed + (0.5001 * scales if blocked else 0.0)).all()
+
+
+@pytest.mark.parametrize("element", [DType.BF16, QuantFormat.MXFP4], ids=lambda element: element.value)
+def test_gates_by_turns_have_biases_before_they_are_clamped(arrays: Arrays, element: ElementType) -> None:
+    for num_tokens, tile in ((1, 1), (7, 4)):
+        check_clamped(arrays, element, routes(num_tokens, "all"), tile=tile, halves=False)
+
+
+@pytest.mark.parametrize("tile", MATRIX_PAIRS)
+@pytest.mark.parametrize("element", [DType.F16, QuantFormat.MXFP4], ids=lambda element: element.value)
+def test_gates_by_turns_are_clamped_sums_of_matrix_units(arrays: Arrays, element: ElementType, tile: int) -> None:
+    skip_without_matrices(arrays.device.info)
+    check_clamped(arrays, element, routes(45, "all"), tile=tile, halves=True)
+
+
+@pytest.mark.parametrize("element", [DType.F16, QuantFormat.MXFP4], ids=lambda element: element.value)
+def test_what_an_expert_makes_has_its_bias_alone_and_in_the_sum(arrays: Arrays, element: ElementType) -> None:
+    n, k, num_tokens = 13, 128, 3
+    rows, rng, info = ExpertRows(EXPERTS, n, n), np.random.default_rng(n), arrays.device.info
+    weight, chosen = weights(arrays, EXPERTS * n, k, element), routes(num_tokens, "all")
+    x = rng.standard_normal((chosen.size, k)).astype(np.float32)
+    bias = (3 * rng.standard_normal(EXPERTS * n)).astype(np.float32)
+    alone, _ = multiplied(arrays, weight, x, chosen, rows, tile=2, shared_by=1)
+    found, _ = multiplied(arrays, weight, x, chosen, rows, tile=2, shared_by=1, bias=bias)
+    own = biases_of(bias, chosen, rows)
+    np.testing.assert_allclose(found, alone + own, atol=1e-5)
+    if isinstance(element, QuantFormat):
+        factors = rng.random((num_tokens, CHOSEN), np.float32)
+        for kind in (info, replace(info, type=DeviceType.DISCRETE)):
+            alone = summed(arrays, weight, x, chosen, factors, rows, kind)
+            found = summed(arrays, weight, x, chosen, factors, rows, kind, bias=bias)
+            expected = np.einsum("tsn,ts->tn", own.reshape(num_tokens, CHOSEN, n), factors)
+            np.testing.assert_allclose(found, alone + expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("element", [QuantFormat.Q4_0, QuantFormat.Q6_K], ids=lambda element: element.value)
 def test_what_is_gated_is_left_in_blocks(arrays: Arrays, element: ElementType) -> None:
     n, k = 96, 256
@@ -201,6 +274,7 @@ def summed(
     info: DeviceInfo,
     shared: NDArray[np.float32] | None = None,
     gates: NDArray[np.float32] | None = None,
+    bias: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """What the device makes of each token's pairs and adds up; nothing behind it may be written."""
     device, (tensor, _), source, own = arrays.device, weight, arrays.put(chosen), arrays.put(x)
@@ -209,6 +283,7 @@ def summed(
     blocks, own_factors = BlockRows.at(room.address, *x.shape), arrays.put(factors)
     own_shared = None if shared is None else arrays.put(shared).tensor
     own_gates = None if gates is None else arrays.put(gates).tensor
+    own_bias = None if bias is None else arrays.put(bias).tensor
     out = arrays.poisoned(len(chosen) + 1, rows.n)
 
     def record(recorder: CommandRecorder) -> None:
@@ -226,6 +301,7 @@ def summed(
             out=Tensor(out.address, (len(chosen), rows.n), DType.F32),
             shared=own_shared,
             gates=own_gates,
+            bias=own_bias,
         )
 
     arrays.run(record)
@@ -233,7 +309,7 @@ def summed(
     return out.values[:-1]
 
 
-@pytest.mark.parametrize("element", [QuantFormat.NF4, *GGUF_FORMATS], ids=lambda element: element.value)
+@pytest.mark.parametrize("element", by_cost(KERNEL_FORMATS), ids=lambda element: element.value)
 def test_what_a_token_s_experts_make_is_added_up_at_once(arrays: Arrays, element: ElementType) -> None:
     assert isinstance(element, QuantFormat)
     info, n, k = arrays.device.info, 13, 3 * element.layout.unit

@@ -88,9 +88,16 @@ def test_a_gate_s_output_may_be_left_in_blocks(arrays: Arrays, tokens: int, widt
 
 
 @pytest.mark.parametrize("tokens", [2, 40])
-def test_weights_in_parts_leave_an_output_side_by_side(arrays: Arrays, tokens: int) -> None:
-    first = Case(arrays, tokens, 67, 256, QuantFormat.Q8_0)
-    parts = first, Case(arrays, tokens, 33, 256, QuantFormat.Q6_K, x=first.x)
+@pytest.mark.parametrize(
+    "elements",
+    [(QuantFormat.Q8_0, QuantFormat.Q6_K), (QuantFormat.Q8_0, DType.BF16), (DType.F32, QuantFormat.Q3_K)],
+    ids=lambda elements: "-".join(element.value for element in elements),
+)
+def test_weights_in_parts_leave_an_output_side_by_side(
+    arrays: Arrays, elements: tuple[ElementType, ElementType], tokens: int
+) -> None:
+    first = Case(arrays, tokens, 67, 256, elements[0])
+    parts = first, Case(arrays, tokens, 33, 256, elements[1], x=first.x)
     bias = arrays.put(np.concatenate([part.bias for part in parts]))
     out, device = arrays.poisoned(tokens + 1, 100), arrays.device
     whole = MixedTensor(tuple(part.weight for part in parts))
@@ -111,7 +118,7 @@ def test_weights_in_parts_leave_an_output_side_by_side(arrays: Arrays, tokens: i
     for part, columns in zip(parts, (slice(67), slice(67, None)), strict=True):
         part.y.values[: tokens * part.n] = out.values[:tokens, columns].ravel()
         part.magnitudes += 1.0  # of the bias
-        part.check(input_form(device.info, whole, tokens), part.expected + part.bias)
+        part.check(part.form, part.expected + part.bias)
 
 
 def test_weights_in_parts_apply_no_gate(arrays: Arrays) -> None:
@@ -229,6 +236,18 @@ def test_what_is_recorded_of_weights_without_memory_names_kernels_and_products(
         assert all(("HAS_BIAS" in found.request.constants) is not fuses for found in dispatches)
 
 
+@pytest.mark.parametrize("tokens", [1, 64, 512])
+def test_parts_that_read_several_forms_are_given_floats(tokens: int) -> None:
+    first, last = (QuantTensor(0, (64, 256), kind) for kind in (QuantFormat.Q8_0, QuantFormat.Q4_0))
+    parts = first, Tensor(0, (64, 256), DType.F32), last
+    for info in (SOFTWARE, DISCRETE):
+        assert input_form(info, MixedTensor(parts), tokens) is RowForm.FLOATS
+        found = dry_run(info, MixedTensor(parts), tokens, floats=False)
+        products = [Product.recorded(each.request.name, each.request.constants, each.fields) for each in found]
+        assert [product and product.weights for product in products] == [None, "q8", "f32", None, "q4"]
+        assert {each.fields["stride"] for each, product in zip(found, products, strict=True) if product} == {192}
+
+
 def test_kernels_that_make_no_product_have_none() -> None:
     assert Product.recorded("embed_quant_q4", {}, {"blocks": 8, "vocab": 2}) is None
 
@@ -258,19 +277,12 @@ def test_weights_that_no_kernel_takes_are_refused(arrays: Arrays, weight: Tensor
         )
 
 
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [
-        (Tensor(0, (1, 65), DType.F32), "linear_vec_f32 can't write 64 columns"),
-        (BlockRows(0, 0), "linear_vec_f32 can't write 64 columns"),
-    ],
-)
-def test_dense_weights_write_whole_rows_of_floats(out: Tensor | BlockRows, message: str) -> None:
-    plan = plan_linear(SOFTWARE, Product("f32", 1, 64, 64))
+def test_dense_weights_read_and_write_floats() -> None:
+    out, plan = BlockRows(0, 0), plan_linear(SOFTWARE, Product("f32", 1, 64, 64))
     scratch = LinearScratch.at(0, 1, 64)
     x, weight = Tensor(0, (1, 64), DType.F32), Tensor(0, (64, 64), DType.F32)
     listing = KernelListing()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="linear_vec_f32 can't write 64 columns"):
         dispatch_plan(listing, listing, plan, x=x, weight=weight, out=out, num_tokens=1, scratch=scratch)
     with pytest.raises(ValueError, match="can't read"):
         wrong = scratch.half_rows(1, 64)

@@ -20,7 +20,7 @@ from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import plan_linear, tuned_plan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, most_splits
 from unicorn_async.ops.linear_plans.vec import software_passes
-from unicorn_async.ops.rows import BlockRows
+from unicorn_async.ops.rows import BlockRows, RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE, halves_subgroups
 from unicorn_async.tensor import DType, QuantFormat
 
@@ -81,6 +81,22 @@ def test_every_candidate_equals_the_product(arrays: Arrays, tokens: int, element
     for plan in plans(arrays, case.product):
         case.run(plan)
         case.check(plan.form)
+
+
+@pytest.mark.parametrize("tokens", [4, 16, 33])
+def test_a_product_is_the_same_in_either_form_of_its_input(
+    arrays: Arrays, monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    info = arrays.device.info
+    skip_without_matrices(info)
+    case = Case(arrays, tokens, ROWS, COLUMNS, QuantFormat.Q4_K)
+    for form in (RowForm.BLOCKS, RowForm.HALVES):
+        forms = {case.product.input: form.value}
+        monkeypatch.setattr(arrays.device, "info", replace(info, forms=forms))
+        assert case.form is form
+        case.y.values[:] = np.nan
+        case.run_linear()
+        case.check(form)
 
 
 @pytest.mark.combinations("either number of tokens with either type")

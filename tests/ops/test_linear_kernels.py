@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.ops.gguf_blocks import GGUF_FORMATS
+from tests.ops.gguf_blocks import KERNEL_FORMATS, by_cost
 from tests.ops.linear_case import Case, skip_without_matrices, weights
 from unicorn_async.config import Activation
 from unicorn_async.ops.linear import Epilogue
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import ElementType
 
 DENSE = [DType.F16, DType.BF16, DType.F32]
-QUANTISED = [QuantFormat.NF4, *GGUF_FORMATS]
 
 VEC = [
     VecTuning(1, 1, 1),
@@ -67,6 +66,7 @@ QUANT_COOPMAT = [
     TileTuning(0, 32, 64, 1, 4, 64, buffers=1),
     TileTuning(0, 64, 64, 2, 2, 32, splits=3),
     TileTuning(0, 128, 128, 2, 2, 32),
+    TileTuning(0, 128, 128, 2, 2, 32, buffers=1),
     TileTuning(0, 16, 64, 1, 2, 128, splits=4),
 ]
 FRAGMENTS = [
@@ -127,7 +127,7 @@ def test_linear_vec_equals_the_product(arrays: Arrays, dtype: DType, tuning: Vec
 
 
 @pytest.mark.combinations("every cut with every format")
-@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
 @pytest.mark.parametrize("tuning", QUANT_VEC, ids=quant_vec_id)
 def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: QuantVecTuning) -> None:
     sizes = tuple(sorted({1, tuning.tokens, tuning.tokens + 1}))
@@ -136,7 +136,7 @@ def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: Quant
 
 
 @pytest.mark.combinations("every cut with every format")
-@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
 @pytest.mark.parametrize("tuning", HELD, ids=held_id)
 def test_linear_quant_held_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: HeldTuning) -> None:
     sizes = tuple(sorted({1, tuning.tokens, tuning.tokens + 1}))
@@ -158,13 +158,13 @@ def test_linear_few_rows_equals_the_product(arrays: Arrays, tuning: TileTuning) 
 
 
 @pytest.mark.combinations("every tile with every format")
-@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
 @pytest.mark.parametrize("tuning", QUANT_MANY, ids=tile_id)
 def test_linear_quant_many_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: TileTuning) -> None:
     compare(arrays, quant_format, (1, 33, 70), lambda product: many_plan(tuning, product), shapes(quant_format))
 
 
-@pytest.mark.parametrize("element", [DType.F16, DType.BF16, *QUANTISED], ids=lambda e: e.value)
+@pytest.mark.parametrize("element", [DType.F16, DType.BF16, *by_cost(KERNEL_FORMATS)], ids=lambda e: e.value)
 def test_the_coopmat_kernels_equal_the_product(arrays: Arrays, element: ElementType) -> None:
     skip_without_matrices(arrays.device.info)
     dense = isinstance(element, DType)
@@ -175,7 +175,7 @@ def test_the_coopmat_kernels_equal_the_product(arrays: Arrays, element: ElementT
         compare(arrays, element, sizes, lambda p, t=tuning: coopmat_plan(arrays.device.info, t, p), own)
 
 
-@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
 @pytest.mark.parametrize(
     ("feature", "tunings", "sizes"),
     [(FRAGMENTS_FEATURE, FRAGMENTS, (1, 15, 33, 150)), (NARROW_FEATURE, NARROW, (1, 3, 8))],

@@ -88,19 +88,20 @@ def test_few_dense_rows_on_a_gpu_have_their_columns_shared_among_many_lanes() ->
         grids = [(64, 1, 1), (128, 1, 1), (128, 1, 1), (128, 1, 1), (64, 1, 2), (64, 1, 8)]
         assert cuts == list(zip((1, 2, 4, 8, 8, 8), (2, 1, 1, 1, 2, 2), grids, strict=True))
         assert {dict(cut.constants)["WORKGROUP"] for cut in found} == {256}
-        tiles = [plan(info, "f32", tokens, 128, 2048) for tokens in (65, 512, 704, 705)]  # 12 units
-        assert [tile.entry for tile in tiles] == ["linear_few_rows_f32"] * 3 + ["linear_many_f32"]
-        assert tiles[1].grid == (32, 4, 1) and dict(tiles[1].constants)["PARTS"] == 8
+        tiles = [plan(info, "f32", tokens, 128, 2048) for tokens in (65, 512, 513, 704, 705)]  # 12 units
+        many = ["few_rows" if info in (RDNA, MATRIX_RDNA) else "vec"] * 2 + ["few_rows"] * 2 + ["many"]
+        assert [tile.entry for tile in tiles] == [f"linear_{kind}_f32" for kind in many]
+        assert tiles[2].grid == (33, 4, 1) and dict(tiles[2].constants)["PARTS"] == 8
         rows = [dict(plan(info, "f32", 8, n, 2048).constants)["ROWS"] for n in (129, 257, 513, 1025)]
         assert rows == [1, 2, 4, 4]
-        assert plan(info, "f32", 65, 1025).entry == "linear_many_f32"  # of which there are enough
+        assert plan(info, "f32", 513, 1025).entry == "linear_many_f32"  # of which there are enough
         assert plan(info, "f32", 512, 2048).entry == "linear_many_f32"
     assert plan(SOFTWARE, "f32", 512, 128).entry == "linear_vec_f32"
 
 
 @pytest.mark.parametrize("most", [128, 256, 1024])
 def test_groups_that_share_k_fit_into_a_workgroup(most: int) -> None:
-    cut = dict(plan(replace(GPU, max_workgroup_invocations=most), "f32", 512, 128).constants)
+    cut = dict(plan(replace(GPU, max_workgroup_invocations=most), "f32", 513, 128).constants)
     assert cut["WORKGROUP"] == 32 * cut["PARTS"] == min(most, 256)
 
 
@@ -156,14 +157,14 @@ def test_a_gpu_makes_several_passes_only_where_that_leaves_it_full() -> None:
 
 
 def test_passes_are_fetched_ahead_where_codes_have_eight_bits_and_passes_are_long() -> None:
-    def ahead(weights: str, k: int, tokens: int = 1) -> bool:
-        chosen = plan(GPU, weights, tokens, 8192, k)
+    def ahead(weights: str, k: int, tokens: int = 1, info: DeviceInfo = GPU) -> bool:
+        chosen = plan(info, weights, tokens, 8192, k)
         assert chosen.entry.startswith("linear_quant_held")
         return bool(dict(chosen.constants)["AHEAD"])
 
     assert ahead("q8", 5376)
     assert not ahead("q8", 1024)
-    assert not ahead("q8", 5376, tokens=2)
+    assert not ahead("q8", 1024, tokens=2, info=RDNA)
     assert not ahead("q4", 5376)
 
 
@@ -175,7 +176,8 @@ def test_the_kernel_follows_the_number_of_tokens_and_the_device() -> None:
     assert entries(MATRIX_GPU, "bf16", 1, 2, 3, 32) == ["vec_bf16", "vec_bf16", *["many_coopmat_bf16"] * 2]
     assert entries(MATRIX_GPU, "f32", 1, 8, 512) == ["vec_f32", "vec_f32", "many_f32"]
     assert entries(GPU, "q4", 1, 3, 33) == ["quant_held_q4", "quant_vec_q4", "quant_many_q4"]
-    assert entries(MATRIX_GPU, "q4", 2, 8, 33) == ["quant_held_q4", "quant_vec_q4", "quant_coopmat_q4"]
+    assert entries(MATRIX_GPU, "q4", 1, 2, 8, 33) == ["quant_held_q4", *["quant_vec_q4"] * 2, "quant_coopmat_q4"]
+    assert entries(RDNA, "q4", 1, 2, 3) == [*["quant_held_q4"] * 2, "quant_vec_q4"]
     assert entries(FRAGMENT_GPU, "q4", 33) == ["quant_fragments_q4"]
 
 

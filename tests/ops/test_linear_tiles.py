@@ -1,4 +1,4 @@
-"""Which cut the matrix kernels for quantised weights get: what `unicorn tune` found on an H200, as rules."""
+"""Which cut the matrix kernels for quantised weights get: what was found on an H100 and an H200, as rules."""
 
 from __future__ import annotations
 
@@ -82,28 +82,42 @@ def test_matrices_that_make_few_tiles_get_small_ones(gpu: DeviceInfo) -> None:
 def test_few_tokens_share_k_no_further_than_it_pays(gpu: DeviceInfo) -> None:
     assert cut(gpu, 8, GATE_UP) == (1, 4, 1, 2, 1)
     assert cut(gpu, 8, HEAD) == (1, 2, 2, 2, 1)
-    assert [cut(gpu, 8, shape) for shape in (DOWN, QKV, OUT)] == [(1, 2, 1, 4, splits) for splits in (4, 3, 4)]
+    assert [cut(gpu, 8, shape) for shape in (DOWN, QKV, OUT)] == [(1, 1, 2, 2, splits) for splits in (6, 4, 4)]
     assert [cut(gpu, 32, shape) for shape in (DOWN, QKV, OUT)] == [(2, 2, 1, 4, splits) for splits in (3, 2, 3)]
-    assert [cut(gpu, 64, shape) for shape in (DOWN, QKV, OUT)] == [(4, 1, 2, 2, splits) for splits in (3, 2, 3)]
+    assert cut(gpu, 64, DOWN) == (4, 1, 2, 2, 3)
+    assert [cut(gpu, 64, shape) for shape in (QKV, OUT)] == [(4, 1, 1, 4, splits) for splits in (1, 1)]
 
 
 def test_matrices_of_eight_tokens_serve_up_to_eight(gpu: DeviceInfo) -> None:
     narrow = replace(gpu, features=gpu.features | {NARROW_FEATURE})
     found = [fragment_tuning(narrow, Product("q4", tokens, *DOWN)).fragment_tokens for tokens in (3, 8, 9, 64)]
     assert found == [8, 8, 16, 16]
-    assert cut(narrow, 8, GATE_UP) == cut(narrow, 8, HEAD) == (1, 2, 1, 2, 1)
-    assert [cut(narrow, 8, shape) for shape in (DOWN, QKV, OUT)] == [(1, 2, 1, 4, splits) for splits in (6, 4, 4)]
+    assert cut(narrow, 8, GATE_UP) == (1, 2, 1, 2, 1)
+    assert cut(narrow, 8, HEAD) == (1, 1, 1, 4, 1)
+    assert [cut(narrow, 8, shape) for shape in (DOWN, QKV, OUT)] == [(1, 1, 1, 4, splits) for splits in (3, 2, 3)]
 
 
 def test_small_matrices_make_more_workgroups_of_few_tokens(gpu: DeviceInfo) -> None:
     for tokens in (12, 16):
         assert cut(gpu, tokens, SMALL_GATE_UP) == cut(gpu, tokens, SMALL_QKV) == (1, 1, 1, 4, 1)
     for tokens in (4, 8, 16):
-        assert cut(gpu, tokens, SMALL_DOWN) == cut(gpu, tokens, SMALL_OUT) == (1, 1, 2, 2, 4)
-    assert cut(gpu, 24, SMALL_DOWN) == cut(gpu, 24, SMALL_OUT) == (2, 1, 2, 2, 4)
+        assert [cut(gpu, tokens, shape) for shape in (SMALL_DOWN, SMALL_OUT)] == [(1, 1, 1, 4, 3), (1, 1, 1, 4, 2)]
+    assert [cut(gpu, 24, shape) for shape in (SMALL_DOWN, SMALL_OUT)] == [(2, 1, 1, 4, 3), (2, 1, 1, 4, 2)]
     for tokens in (48, 64):
         assert cut(gpu, tokens, GATE_UP) == (4, 2, 1, 4, 1)
         assert cut(gpu, tokens, SMALL_GATE_UP) == cut(gpu, tokens, SMALL_QKV) == (4, 1, 1, 4, 1)
+
+
+def test_codes_that_take_arithmetic_have_more_subgroups_of_many_rows(gpu: DeviceInfo) -> None:
+    def found(weights: str, tokens: int, shape: tuple[int, int]) -> tuple[int, int, int]:
+        tuning = fragment_tuning(gpu, Product(weights, tokens, *shape))
+        assert tuning.splits == 1  # there are workgroups enough
+        return tuning.fragments_n, tuning.subgroups_n, tuning.subgroups_k
+
+    for weights in ("q4_k", "q6_k", "nf4"):
+        assert [found(weights, tokens, GATE_UP) for tokens in (16, 32, 64)] == [(1, 1, 4), (2, 1, 4), (1, 1, 2)]
+    assert [found("q4", tokens, (28_672, 4096)) for tokens in (16, 32, 64)] == [(4, 1, 2), (2, 1, 4), (2, 1, 4)]
+    assert found("q6_k", 16, HEAD) == (2, 2, 2)
 
 
 @pytest.mark.parametrize("units", [12, 40, 96])
@@ -115,13 +129,16 @@ def test_rdna_keeps_sums_in_few_registers_and_has_room_for_two_workgroups(
     for n, k in SHAPES:
         product = Product("q4", tokens, n, k)
         tuning = lean_tuning(rdna, product)
-        assert tuning.tile_t * tuning.tile_n <= 8 * 256 * tuning.parts_t * tuning.parts_n  # 8 registers a matrix
+        most = 16 if tuning.tile_t == 128 else 8  # matrices of a subgroup, of 8 registers: 128 of its 256
+        assert tuning.tile_t * tuning.tile_n <= most * 256 * tuning.parts_t * tuning.parts_n
         assert coopmat_shared_bytes(tuning) <= 32768
         assert tuning.splits <= most_splits(tuning, product)
         assert tuning.splits == 1 or tuning.splits * 2 * tuning.tile_k <= k
         if tuning.splits > 1:  # the device would be half empty
             assert num_tiles(tuning, product) * tuning.parts_t * tuning.parts_n <= 4 * units
         assert dict(plan_linear(rdna, product).constants).get("TILE_N", tuning.tile_n) == tuning.tile_n
+        blocks, lanes = tuning.tile_n * tuning.tile_k // 32, 32 * tuning.parts_t * tuning.parts_n
+        assert blocks % lanes == 0  # each lane stages as many blocks of weights as the others
 
 
 def test_rdna_makes_more_workgroups_where_large_tiles_leave_units_idle(gpu: DeviceInfo) -> None:
@@ -130,7 +147,7 @@ def test_rdna_makes_more_workgroups_where_large_tiles_leave_units_idle(gpu: Devi
         tuning = lean_tuning(rdna, Product("q4", 512, n, 4096))
         return tuning.tile_t, tuning.tile_n, tuning.splits
 
-    assert [tile_of(12, n) for n in (128, 256, 384, 4096)] == [(64, 64, 1), (64, 64, 1), (128, 128, 1), (128, 128, 1)]
+    assert [tile_of(12, n) for n in (128, 256, 384, 4096)] == [(64, 64, 1), (64, 64, 1), (128, 128, 2), (128, 128, 1)]
     assert [tile_of(96, n) for n in (128, 384, 4096)] == [(64, 64, 8), (64, 64, 4), (128, 128, 1)]
 
 

@@ -208,8 +208,9 @@ def layer_norm(x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any]) -> np.ndar
 @pytest.mark.parametrize(("columns", "tokens"), [(4, 1), (68, 5), (640, 3), pytest.param(8192, 2, marks=LONG_ROWS)])
 @pytest.mark.parametrize("software", [True, False])
 def test_rows_are_centred_and_scaled(device: Device, arrays: Arrays, columns: int, tokens: int, software: bool) -> None:
-    x, _, _, weight = operands(columns, tokens, 1.0)
+    x, _, bias, weight = operands(columns, tokens, 1.0)
     x += 3
+    biases = arrays.put(bias) if tokens > 1 else None
     given, weights, out = arrays.put(x), arrays.put(weight), arrays.poisoned(tokens, columns)
     info = device.info if software else replace(device.info, type=DeviceType.DISCRETE)
     arrays.run(
@@ -222,10 +223,12 @@ def test_rows_are_centred_and_scaled(device: Device, arrays: Arrays, columns: in
             out=out.tensor,
             eps=EPS,
             centred=True,
+            bias=None if biases is None else biases.tensor,
             scale=0.3,
         )
     )
-    np.testing.assert_allclose(out.values, 0.3 * layer_norm(x, weight), rtol=1e-5, atol=2e-6)
+    expected = layer_norm(x, weight) + (0 if biases is None else bias)
+    np.testing.assert_allclose(out.values, 0.3 * expected, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.combinations("every form with and without an addition")
@@ -262,10 +265,10 @@ def test_without_a_weight_the_stream_itself_has_the_form_that_a_linear_reads(
 
 
 @pytest.mark.parametrize("post_norm", [False, True])
-def test_a_branch_and_a_result_are_scaled(device: Device, arrays: Arrays, post_norm: bool) -> None:
+def test_a_branch_a_result_and_the_stream_are_scaled(device: Device, arrays: Arrays, post_norm: bool) -> None:
     x, hidden, post_weight, weight = operands(640, 3, 1.0)
     given, stream, out = arrays.put(x), arrays.put(hidden), arrays.poisoned(3, 640)
-    post, weights = arrays.put(post_weight), arrays.put(weight)
+    post, weights, factor = arrays.put(post_weight), arrays.put(weight), arrays.put(np.array([0.375], np.float32))
     arrays.run(
         lambda rec: add_rms_norm(
             rec,
@@ -278,19 +281,21 @@ def test_a_branch_and_a_result_are_scaled(device: Device, arrays: Arrays, post_n
             out=out.tensor,
             eps=EPS,
             branch_scale=0.22,
+            factor=factor.tensor,
             scale=0.0625,
         )
     )
     branch = reference(x, post_weight, plus_one=False) if post_norm else x.astype(np.float64)
-    expected = hidden + 0.22 * branch
+    expected = 0.375 * (hidden + 0.22 * branch)
     np.testing.assert_allclose(stream.values, expected, rtol=2e-6, atol=1e-6)
     np.testing.assert_allclose(out.values, 0.0625 * reference(expected, weight, plus_one=False), rtol=1e-5, atol=3e-6)
 
 
 @pytest.mark.parametrize("centred", [False, True])
 def test_an_addition_after_the_norm_leaves_its_result_alone(device: Device, arrays: Arrays, centred: bool) -> None:
-    x, hidden, _, weight = operands(640, 5, 1.0)
+    x, hidden, bias, weight = operands(640, 5, 1.0)
     given, stream, out, weights = arrays.put(x), arrays.put(hidden), arrays.poisoned(5, 640), arrays.put(weight)
+    biases = arrays.put(bias) if centred else None
     arrays.run(
         lambda rec: add_rms_norm(
             rec,
@@ -303,10 +308,11 @@ def test_an_addition_after_the_norm_leaves_its_result_alone(device: Device, arra
             out=out.tensor,
             eps=EPS,
             centred=centred,
+            bias=None if biases is None else biases.tensor,
             adds_after=True,
         )
     )
-    expected = layer_norm(hidden, weight) if centred else reference(hidden, weight, plus_one=False)
+    expected = layer_norm(hidden, weight) + bias if centred else reference(hidden, weight, plus_one=False)
     np.testing.assert_array_equal(stream.values, hidden + x)
     np.testing.assert_allclose(out.values, expected, rtol=1e-5, atol=3e-6)
 

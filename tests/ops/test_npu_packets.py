@@ -50,13 +50,13 @@ def test_queries_reach_the_rows_of_their_items_and_results_come_back(
     q = rng.standard_normal((len(ROWS), heads.num_heads, head_dim)).astype(np.float32)
     results = rng.standard_normal((num_items, layout.num_strips, head_dim, chip.tile_n)).astype(np.float32)
     rows = places(heads, results[0].size)
-    expected = np.full((num_items, 2, layout.num_strips, head_dim, chip.tile_n), 0x1234, np.uint16)
+    expected = np.full((num_items, 3 * layout.core_strips, head_dim, chip.tile_n), 0x1234, np.uint16)
     gathered = np.zeros_like(q)
     for token, place in enumerate(ROWS):
         for head in range(heads.num_heads if place else 0):
             item, row = place[0] + head // group, place[1] * group + head % group
             strip, lane = divmod(row, chip.tile_n)
-            expected[item, 1, strip, :, lane] = to_bf16(q[token, head])
+            expected[item, layout.core_strips + strip, :, lane] = to_bf16(q[token, head])
             gathered[token, head] = results[item, strip, :, lane]
     packets = arrays.put(np.full(num_items * PACKET_BYTES // 2, 0x1234, np.uint16))
     q_array, row_array, result_array = arrays.put(q), arrays.put(rows.view(np.uint32)), arrays.put(results)

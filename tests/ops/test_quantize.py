@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ops.arrays import bf16, from_bf16
-from tests.ops.gguf_blocks import GGUF_FORMATS, dequantize, random_blocks
-from tests.ops.quant_arrays import quant_tensor, quantized, read_back, relaid
+from tests.ops.quant_arrays import quant_tensor, quantized, read_back
 from unicorn_async.ops.quantize import quantize, quantize_kernel, relayout, relayout_kernel
 from unicorn_async.tensor import DType, QuantFormat
 
@@ -110,16 +109,6 @@ def test_what_no_half_can_hold_is_counted(arrays: Arrays, dtype: DType, quant_fo
         )
     )
     assert out_of_range.values[0] == 5 + len(beyond)
-
-
-@pytest.mark.parametrize("quant_format", GGUF_FORMATS, ids=lambda f: f.value)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 256), (5, 768), (67, 512)])
-def test_relaid_blocks_keep_every_value_bit_for_bit(
-    arrays: Arrays, quant_format: QuantFormat, rows: int, columns: int
-) -> None:
-    blocks = random_blocks(quant_format, rows, columns)
-    found = read_back(arrays, relaid(arrays, blocks, (rows, columns), quant_format))
-    np.testing.assert_array_equal(found, dequantize(quant_format, blocks, rows, columns))
 
 
 def test_parts_that_are_no_whole_units_are_refused(arrays: Arrays) -> None:

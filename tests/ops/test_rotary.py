@@ -120,6 +120,50 @@ def test_rotating_pairs_have_an_amplitude_and_queries_grow_with_their_position(d
     np.testing.assert_array_equal(v_cache.values[0, 0, :4], qkv[:, 2])
 
 
+@pytest.mark.parametrize("from_k", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 512])
+def test_values_are_normed_without_weights_and_may_be_the_raw_keys(
+    device: Device, arrays: Arrays, head_dim: int, from_k: bool
+) -> None:
+    rng = np.random.default_rng(head_dim)
+    shape, positions = AttentionShape(4, 2, head_dim, 8, KVDType.F32), [3, 70]
+    config = RotaryConfig(base=1e6, num_pairs=head_dim // 8)
+    qkv = (3 * rng.standard_normal((2, 6 if from_k else 8, head_dim))).astype(np.float32)
+    weights = rng.standard_normal((2, head_dim)).astype(np.float32)
+    given, q = arrays.put(qkv.reshape(2, -1)), arrays.poisoned(2, 4 * head_dim)
+    k_cache, v_cache = (arrays.put(np.zeros((1, 2, 8, head_dim), np.float32)) for _ in "kv")
+    freqs = arrays.put(np.frombuffer(frequencies(config, head_dim), np.uint32))
+    position_array, slots = arrays.put(np.array(positions, np.uint32)), arrays.put(np.array([5, 2], np.uint32))
+    norms = HeadNorms(*(arrays.put(weight).tensor for weight in weights), EPS)
+    arrays.run(
+        lambda rec: rope_cache(
+            rec,
+            device.kernels,
+            device.info,
+            shape=shape,
+            qkv=given.tensor,
+            q=q.tensor,
+            cache=KVCache(k_cache.address, v_cache.address),
+            rotation=HeadRotation(freqs.address, 1.0, norms, v_norm=True, v_from_k=from_k),
+            positions=position_array.address,
+            slot_mapping=slots.address,
+        )
+    )
+    expected_q, expected_k = normed(qkv[:, :4], weights[0]), normed(qkv[:, 4:6], weights[1])
+    expected_v = normed(qkv[:, 4:6] if from_k else qkv[:, 6:], np.ones(head_dim))
+    found = q.values.reshape(expected_q.shape)
+    np.testing.assert_allclose(found, rotated(expected_q, positions, config), rtol=4e-6, atol=4e-6)
+    for token, slot in enumerate((5, 2)):
+        expected = rotated(expected_k, positions, config)[token]
+        np.testing.assert_allclose(k_cache.values[0, :, slot], expected, rtol=4e-6, atol=4e-6)
+        np.testing.assert_allclose(v_cache.values[0, :, slot], expected_v[token], rtol=2e-6, atol=2e-6)
+
+
+def test_pairs_that_rotate_of_a_whole_head_have_the_frequencies_that_they_have_among_all() -> None:
+    found, whole = turns(RotaryConfig(1e6, num_pairs=8), 64), turns(RotaryConfig(1e6), 64)
+    assert found == [*whole[:8], *[0] * 24]
+
+
 @pytest.mark.combinations("every shape of heads with every norm and type of a cache")
 @pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("norm", ["none", "plain", "plus_one"])

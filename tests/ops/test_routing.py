@@ -78,12 +78,13 @@ def routed(
     logits: NDArray[np.float32],
     correction: NDArray[np.float32] | None = None,
     pairs: TiledPairs | None = None,
+    scales: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """What the device makes of logits; what lies behind its results stays as it was."""
     shape, own = (len(logits), routing.num_chosen), arrays.put(logits)
     chosen = arrays.put(np.full(shape[0] * shape[1] + 16, GUARD, np.uint32))
     weights = arrays.poisoned(shape[0] * shape[1] + 16)
-    bias = None if correction is None else arrays.put(correction).tensor
+    bias, factors = (None if each is None else arrays.put(each).tensor for each in (correction, scales))
     arrays.run(
         lambda recorder: route(
             recorder,
@@ -94,6 +95,7 @@ def routed(
             correction=bias,
             chosen=chosen.address,
             weights=Tensor(weights.address, shape, DType.F32),
+            scales=factors,
             pairs=pairs,
         )
     )
@@ -111,6 +113,17 @@ def test_routes_are_those_of_double_precision(arrays: Arrays, routing: Routing, 
     found, found_weights = routed(arrays, routing, logits, correction)
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_allclose(found_weights, weights, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("routing", [ROUTINGS[0], ROUTINGS[5]], ids=ids)
+def test_weights_are_multiplied_by_scales_of_experts_when_they_are_normalised(arrays: Arrays, routing: Routing) -> None:
+    rng = np.random.default_rng(7)
+    logits = (3 * rng.standard_normal((19, routing.num_experts))).astype(np.float32)
+    scales = rng.uniform(0.2, 3, routing.num_experts).astype(np.float32)
+    expected, weights = reference(routing, logits, None)
+    found, found_weights = routed(arrays, routing, logits, scales=scales)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(found_weights, weights * scales[expected], rtol=3e-6)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS, ids=ids)

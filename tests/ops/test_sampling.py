@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops import sample_rows
 from unicorn_async.ops.sample_rows import NO_STATE
 from unicorn_async.ops.sampling import SampleArguments, SamplingPath
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.tensor import DType, Tensor
 
 from . import sampling_reference as reference
@@ -223,6 +223,36 @@ def test_counts_hold_prompt_output_and_the_sampled_token(sample: Sampler) -> Non
     assert np.array_equal(outcome.counts, expected)
 
 
+def test_behind_proposed_tokens_penalties_count_them_and_the_table_does_not(sample: Sampler) -> None:
+    logits = _random_logits(1, 2500, scale=2.0).repeat(8, axis=0)
+    best = [int(token) for token in np.argsort(-logits[0])[:6]]
+    proposed = [best[0], best[1], 7, best[1], 2400, best[0]]  # behind the second row
+    seen = (best[1:3], [7, best[3]])
+    for chosen in (GREEDY, replace(RANDOM, top_k=30, min_p=0.01)):
+        params = replace(chosen, repetition_penalty=1.3, presence_penalty=0.7, frequency_penalty=0.6)
+        states = [2, *[5] * 7]
+        positions = [3, *range(9, 16)]
+        outcome = sample(
+            logits,
+            [GREEDY, *[params] * 7],
+            seen=[([], [])] * 2 + [seen] * 6,
+            state_indices=states,
+            positions=positions,
+            seeds=[4] * 8,
+            proposed=proposed,
+        )
+        for row, position in enumerate(positions[1:], 1):
+            values = reference.penalised(logits[0], params, seen[0] * 6, seen[1] * 6 + proposed[: row - 1])
+            is_greedy = params.temperature == 0.0
+            expected = int(np.argmax(values))
+            if not is_greedy:
+                expected = reference.drawn(values, params, seed=4, position=position)
+            assert outcome.max_keys[row] == _keys(values).max()
+            assert outcome.tokens[row] == expected
+        assert outcome.counts is not None
+        assert outcome.counts[5].sum() == 2 * 6 + 1 + 2 * 0x80000000  # with the choice behind no proposed token
+
+
 @pytest.mark.parametrize("vocab", [5, 2049, 6001])
 def test_logprobs_are_those_of_the_raw_distribution(sample: Sampler, vocab: int) -> None:
     logits = np.concatenate([_random_logits(4, vocab), np.zeros((1, vocab)), np.round(_random_logits(1, vocab))])
@@ -287,7 +317,7 @@ def test_the_greedy_path_serves_plain_greedy_requests(params: SamplingParams, pa
 
 def test_host_structs_have_the_shaders_sizes() -> None:
     assert (sample_rows.SAMPLE_ROW.itemsize, sample_rows.SAMPLE_RESULT.itemsize, sample_rows.SAMPLE_MARK.itemsize) == (
-        64,
+        72,
         176,
         8,
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.ops.sample_rows import NO_STATE, SamplingPath
+from unicorn_async.sampling_params import SamplingParams
 
 from . import sampling_reference as reference
 from .sampler import Sampler

@@ -61,14 +61,19 @@ class Conv:
         inputs = rng.standard_normal((NUM_STATES, 40, 3 * columns)).astype(np.float32)
         self.inputs = np.abs(inputs) if only_adds else inputs
         assert short_conv_state_bytes(columns, num_taps) == 4 * (num_taps - 1) * columns
-        self.state = arrays.poisoned(NUM_STATES, num_taps - 1, columns)  # of sequences that were there before
+        self.state = arrays.poisoned(NUM_STATES + 1, num_taps - 1, columns)  # of sequences that were there before
+        self.kept: tuple[int, int] = (
+            -1,
+            -1,
+        )  # a sequence, and how many of its tokens come before a copy in the last row
+        self.begins_with_copy = False
         bias = None if self.bias is None else self.bias.values
         self.expected = np.stack([reference(inputs, self.taps.values, bias) for inputs in self.inputs])
 
     def step(self, parts: Sequence[Part], *, num_rows: int, out: Any = None) -> NDArray[Any]:
         """Run a step, padded to some rows; returns its outputs, or leaves them in `out`."""
         runs = np.zeros(num_rows, TOKEN_RUN)
-        runs["state_index"] = NO_STATE
+        runs["state_index"] = runs["kept"] = NO_STATE
         rows = np.full((num_rows, self.inputs.shape[2]), np.nan, np.float32)
         positions = np.zeros(num_rows, np.uint32)
         row = 0
@@ -77,6 +82,10 @@ class Conv:
             runs["state_index"][span] = part.state_index
             runs["offset"][span] = np.arange(part.num_tokens)
             runs["offset"][span.stop - 1] |= LAST_OF_RUN
+            runs["source"][span] = NUM_STATES if self.begins_with_copy else part.state_index
+            kept = row + self.kept[1] - part.start - 1
+            if part.state_index == self.kept[0] and row <= kept < span.stop:
+                runs["kept"][kept] = NUM_STATES
             positions[span] = np.arange(part.start, part.start + part.num_tokens)
             rows[span] = self.inputs[part.state_index, part.start : part.start + part.num_tokens]
             row = span.stop
@@ -144,6 +153,17 @@ def test_a_state_that_is_used_again_has_nothing_of_the_sequence_before(arrays: A
     conv.check([Part(2, 0, 9)], num_rows=16)
     for start, count in ((0, 1), (1, 1), (2, 5)):
         conv.check([Part(2, start, count)], num_rows=8)
+
+
+@pytest.mark.parametrize("num_taps", [2, 4])
+@pytest.mark.parametrize("kept", [32, 37])
+def test_a_sequence_goes_on_from_a_copy_of_its_state(arrays: Arrays, num_taps: int, kept: int) -> None:
+    conv = Conv(arrays, 12, num_taps)
+    conv.kept = (1, kept)
+    conv.check([Part(0, 0, 2), Part(1, 0, 37)], num_rows=48)
+    conv.kept, conv.begins_with_copy = (1, kept + 1), True
+    conv.check([Part(1, kept, 1)], num_rows=2)
+    conv.check([Part(1, kept + 1, 2)], num_rows=2)
 
 
 def test_a_step_leaves_the_states_of_others_alone(arrays: Arrays) -> None:

@@ -35,7 +35,7 @@ async def test_a_background_answer_is_ended_by_whose_it_is_alone() -> None:
     engine = FakeEngine()
     engine.hold[1] = asyncio.Event()
     answers = Answers(engine, ServerOptions(), "one")
-    anna, ben = (Client(name, cache_salt=name) for name in ("anna", "ben"))
+    anna, ben = (Client(name, key_number=number) for number, name in enumerate(("anna", "ben"), 1))
     event = {"type": "response.create", "input": "Hi", "background": True}
     async with asyncio.timeout(5), answers.app.router.lifespan_context(answers.app):
         async for piece in answers.lane(LaneCall("connection", "lane", anna, json.dumps(event))):

@@ -192,6 +192,22 @@ async def test_health_and_metrics_tell_of_each_replica(pair: Pair) -> None:
     assert {"gateway": "front"} in [one.labels for one in families["unicorn_websockets"].samples]
 
 
+async def test_a_gateway_is_as_well_and_as_ready_as_the_best_replica() -> None:
+    outage = "the tokenizer's process can't be had"
+    async with pair_with(OPTIONS) as pair:
+        pair.fakes["a"].outages["tokenizer"] = outage
+        health = await pair.http.get("/health")
+        assert (health.status_code, health.json()["error"]) == (200, None)
+        assert [(one["replica"], one["error"]) for one in health.json()["replicas"]] == [("b", None), ("a", outage)]
+        assert (await pair.http.get("/ready")).status_code == 200
+    async with pair_with(OPTIONS) as pair:
+        for fake in pair.fakes.values():
+            fake.outages["tokenizer"] = outage
+        health, ready = await pair.http.get("/health"), await pair.http.get("/ready")
+        assert (health.status_code, health.json()["error"]) == (503, outage)
+        assert (ready.status_code, ready.json()["ready"]) == (503, False)
+
+
 async def test_without_replicas_nothing_is_well() -> None:
     async with pair_with(OPTIONS) as pair:
         pair.engines.kill("a")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch
+    from unicorn_async.scheduler.kept_blocks import KeptBlocks
     from unicorn_async.scheduler.speculation import Speculation
     from unicorn_async.scheduler.step_budget import StepBudget
 
@@ -28,8 +29,13 @@ def make_scheduler(
     step_budget: StepBudget | None = None,
     speculation: Speculation | None = None,
     in_order: bool = False,
+    reads_again: bool = False,
     grows: bool = False,
     shares_prefixes: bool = False,
+    num_state_copies: int = 0,
+    num_spare_states: int | None = None,
+    kept_tokens: int = 1,
+    kept: KeptBlocks | None = None,
 ) -> Scheduler:
     return Scheduler(
         groups=groups,
@@ -43,8 +49,13 @@ def make_scheduler(
         step_budget=step_budget,
         speculation=speculation,
         in_order=in_order,
+        reads_again=reads_again,
         grows=grows,
         shares_prefixes=shares_prefixes,
+        num_state_copies=num_state_copies,
+        num_spare_states=num_spare_states,
+        kept_tokens=kept_tokens,
+        kept=kept,
     )
 
 

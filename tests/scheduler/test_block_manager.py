@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import RequestError
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager, num_blocks_spanned
 from unicorn_async.scheduler.block_pool import BlockPool, NeighbourPool
 from unicorn_async.scheduler.sequence import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.prompt_lookup import PromptLookup
 from unicorn_async.scheduler.sequence import Sequence
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.grammar import Grammar
+from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.scheduler.block_manager import BlockGroup
+from unicorn_async.scheduler.draft_wishes import DraftRates
+from unicorn_async.scheduler.guided_proposer import GuidedProposer
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import PENDING, Sequence
 from unicorn_async.scheduler.speculation import Speculation
@@ -24,8 +28,8 @@ PROMPT = (1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3)
 
 def speculating(max_sampled: int = 16) -> tuple[Scheduler, StepCosts]:
     costs = StepCosts((1, 2, 4, 8, 16))
-    for _ in range(3):
-        costs.observe(1, 1.0)
+    for size in 3 * (1, 2, 4, 8, 16):
+        costs.observe(size, 1.0)
     return make_scheduler(speculation=Speculation(costs, max_sampled), max_num_seqs=8), costs
 
 
@@ -58,6 +62,133 @@ def test_right_proposals_are_tokens_and_the_first_wrong_one_ends_them() -> None:
     assert (part.start, part.token_ids, part.is_given) == (len(PROMPT) + 3, (70,), True)
     assert scheduler.speculation is not None
     assert scheduler.speculation.num_right == 2
+
+
+def test_what_the_model_itself_predicts_is_waited_for_while_that_pays() -> None:
+    costs = StepCosts((1, 2, 4, 8, 16))
+    for size in 3 * (1, 2, 4, 8, 16):
+        costs.observe(size, 1.0 if size == 1 else 1.4)
+    scheduler = make_scheduler(speculation=Speculation(costs, 16, predicts=True), max_num_seqs=8, max_context=200)
+    sequence = Sequence("r", (1, 2, 3), SamplingParams(max_tokens=150), seed=0)
+    scheduler.add(sequence)
+    batch = schedule(scheduler)
+    assert batch.predicts and batch.num_drafts
+    assert scheduler.schedule() is None  # it waits for what comes behind its first token
+    scheduler.commit(batch, [4], predicted=[(5,)])
+    batch = schedule(scheduler)
+    assert proposed(batch) == [5]
+    scheduler.commit(batch, [5, 6], predicted=[(6,), (7,)])
+    assert sequence.output_ids == [4, 5, 6]
+    lengths, num_without = [], 0
+    while sequence.finish_reason is None:  # from here on all that is predicted is wrong
+        batch = schedule(scheduler)
+        assert batch.predicts
+        num_without += not batch.num_drafts
+        if proposed(batch):
+            lengths.append(len(sequence.output_ids))
+        sampled = [100 + len(sequence.output_ids)] * batch.num_samples
+        scheduler.commit(batch, sampled, predicted=[(9,)] * batch.num_samples if batch.num_drafts else [])
+    assert len(lengths) > 2
+    assert any(after - before >= 60 for before, after in pairwise(lengths))  # and then it is tried again
+    assert num_without > 60
+
+
+def test_a_draft_that_a_step_has_no_room_for_is_not_proposed_behind_its_token() -> None:
+    costs = StepCosts((1, 2, 4, 8, 16))
+    scheduler = make_scheduler(speculation=Speculation(costs, 16), num_spare_states=0)
+    sequence = Sequence("r", (1, 2, 3), SamplingParams(max_tokens=30), seed=0)
+    scheduler.add(sequence)
+    scheduler.commit(schedule(scheduler), [4])
+    sequence.drafted, sequence.draft_count = (5, 6), 2
+    assert not proposed(schedule(scheduler))
+    assert (sequence.drafted, sequence.draft_count) == ((), 0)
+
+
+def test_more_sequences_than_a_step_has_room_for_wait_for_no_drafts() -> None:
+    costs = StepCosts((1, 2))
+    for size in 3 * (1, 2):
+        costs.observe(size, 1.0)
+    speculation = Speculation(costs, 16, predicts=True)
+    scheduler = make_scheduler(speculation=speculation, max_num_batched_tokens=2)
+    running = [Sequence("r", (number,), SamplingParams(max_tokens=20), seed=0) for number in range(3)]
+    for sequence in running:
+        scheduler.add(sequence)
+    num_decoding = 0
+    while scheduler.has_work:
+        batch = schedule(scheduler)
+        scheduler.commit(batch, [5] * batch.num_samples)
+        num_decoding = max(num_decoding, sum(one.is_decoding for one in scheduler.running))
+        if len(scheduler.running) == 3:
+            assert not speculation.wish_drafts(scheduler.running, 0, lambda _: 0)
+            assert not any(sequence.awaits_draft for sequence in running)
+    assert num_decoding == 3
+    assert {len(sequence.output_ids) for sequence in running} == {20}
+
+
+def test_a_draft_is_not_proposed_behind_a_token_that_a_step_beside_a_prompt_is_to_sample() -> None:
+    scheduler, _ = speculating()
+    sequence = add(scheduler)
+    batch = begun(scheduler)
+    scheduler.commit(batch, [5] * batch.num_samples)
+    other = Sequence("other", (21, 22, 23), SamplingParams(max_tokens=30), seed=0)
+    scheduler.add(other)
+    sequence.drafted, sequence.draft_count = (50, 60), 2
+    beside = schedule(scheduler)
+    assert {item.sequence for item in beside.scheduled} == {sequence, other}
+    following = schedule(scheduler)
+    assert [item.sequence for item in following.scheduled if not item.proposal] == [sequence, other]
+    assert not {50, 60} & set(proposed(following))
+    assert not sequence.awaits_draft
+
+
+def predicting(**given: Any) -> tuple[Scheduler, StepCosts]:
+    costs = StepCosts((1, 2, 4, 8, 16))
+    for size in 3 * (1, 2, 4, 8, 16):
+        costs.observe(size, 1.0)
+    return make_scheduler(speculation=Speculation(costs, 16, predicts=True), max_num_seqs=8, **given), costs
+
+
+def answer_right(scheduler: Scheduler, drafting_s: float) -> list[int]:
+    """Have all that is predicted to one sequence be right; returns how many tokens were each time."""
+    counts = []
+    while scheduler.has_work:
+        batch = schedule(scheduler)
+        first = batch.scheduled[0].start + batch.scheduled[0].num_tokens
+        sampled = [100 + first + row for row in range(batch.num_samples)]
+        counts.append(batch.num_drafts)
+        more = [tuple(token + 1 + number for number in range(batch.num_drafts)) for token in sampled]
+        spent_s = drafting_s * (batch.num_drafts - 1)
+        scheduler.commit(batch, sampled, step_s=1.0 + spent_s, predicted=more, drafting_s=spent_s)
+    return counts
+
+
+def test_the_model_predicts_the_more_tokens_the_less_each_costs() -> None:
+    most = []
+    for drafting_s in (0.01, 0.3, 3.0):
+        scheduler, _ = predicting(max_context=200)
+        sequence = Sequence("r", (1, 2, 3), SamplingParams(max_tokens=150), seed=0)
+        scheduler.add(sequence)
+        counts = answer_right(scheduler, drafting_s)
+        assert sequence.output_ids == [103 + number for number in range(150)]
+        assert scheduler.blocks_used == (0,)
+        most.append(max(counts[-8:-4]))
+    assert most[0] == 7 > most[1] > most[2] == 1
+
+
+def test_what_the_model_predicts_gets_blocks_for_its_positions_or_is_not_predicted() -> None:
+    found = []
+    for num_free in (0, 1):
+        scheduler, _ = predicting(groups=(BlockGroup(0, 8),))
+        scheduler.add(Sequence("r", (1, 2, 3, 4, 5, 6), SamplingParams(max_tokens=20), seed=0))
+        scheduler.commit(schedule(scheduler), [7], predicted=[(9,)])
+        pool = scheduler._blocks.pools[0]
+        while pool.num_free > num_free:
+            pool.allocate(None)
+        batch = schedule(scheduler)
+        end = batch.scheduled[-1].start + 1
+        assert len(batch.scheduled[0].sequence.block_tables[0]) * 4 >= end + batch.num_drafts - 1
+        found.append((end, batch.num_drafts))
+    assert found == [(8, 5), (8, 7)]
 
 
 def test_what_becomes_of_a_prediction_is_counted_of_its_own_tokens_alone() -> None:
@@ -124,14 +255,114 @@ def test_who_leaves_with_proposals_in_flight_gives_everything_back() -> None:
     assert scheduler.blocks_used == (0,)
 
 
-@pytest.mark.parametrize("asked", [{"presence_penalty": 0.5}, {"repetition_penalty": 1.2}, {"grammar": True}])
-def test_nothing_is_proposed_where_choices_depend_on_tokens_in_other_ways(asked: dict[str, object]) -> None:
+def test_what_comes_of_proposals_is_counted_with_the_next_step() -> None:
     scheduler, _ = speculating()
-    sequence = add(scheduler, **({"grammar": Grammar.choice(["a"])} if "grammar" in asked else asked))
+    sequence = add(scheduler, presence_penalty=0.5)
+    batch = begun(scheduler)
+    scheduler.commit(batch, [5, 6, 70, *range(80, 80 + batch.num_samples - 3)])
+    following = schedule(scheduler)
+    assert [item.num_uncounted for item in following.scheduled] == [2]  # 6 and 70; 5 came as without
+    scheduler.commit(following, [71])
+    assert (schedule(scheduler).scheduled[0].num_uncounted, sequence.num_uncounted) == (0, 0)
+
+
+def test_with_a_grammar_what_is_foreseen_is_proposed_and_its_rate_is_that_of_what_was_foreseen() -> None:
+    scheduler, _ = speculating()
+    sequence, speculation = add(scheduler, grammar=Grammar.choice(["a"])), scheduler.speculation
+    assert speculation is not None
     sequence.mask = b"first"
     scheduler.commit(schedule(scheduler), [4])
-    sequence.mask = b"next"
+    assert scheduler.schedule() is None  # its mask is on its way
+    tokens, most = speculation.foresee(sequence, 1)
+    assert tokens == (5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3)[:most]
+    sequence.mask, sequence.foreseen = b"next", ((5, b"5"), (60, b"60"), (7, b"7"))
+    batch = schedule(scheduler)
+    assert proposed(batch) == [5, 60, 7]
+    assert [sequence.mask_behind(item.proposal) for item in batch.scheduled] == [b"next", b"5", b"60", b"7"]
+    scheduler.commit(batch, [5, 6, 7, 8])
+    assert sequence.output_ids == [4, 5, 6]
+    assert scheduler.schedule() is None
+    proposer = sequence.proposer
+    assert isinstance(proposer, GuidedProposer)
+    speculation.foresee(sequence, 1)
+    assert proposer.expected_rate == pytest.approx((1 + 0.95) / (2 + 0.95 + 1), abs=1e-3)  # right, then wrong
+    sequence.mask, sequence.foreseen = b"next", ()
     assert not schedule(scheduler).has_proposals
+    assert speculation.foresee(sequence, 5) == ((), 0)
+
+
+def guided(scheduler: Scheduler, text: tuple[int, ...] = (60, 61), **sampling: object) -> Sequence:
+    """Return a sequence with a grammar that has got its first token, 4, and of which nothing is foreseen."""
+    sampled = SamplingParams(**({"max_tokens": 60, "grammar": Grammar.choice(["a"])} | sampling))
+    sequence = Sequence("r", text, sampled, seed=0)
+    scheduler.add(sequence)
+    sequence.mask = b"first"
+    scheduler.commit(schedule(scheduler), [4])
+    return sequence
+
+
+def test_of_a_draft_that_comes_what_a_grammar_allows_is_proposed_with_what_it_forces_and_counted_apart() -> None:
+    scheduler, _ = speculating()
+    sequence, speculation = guided(scheduler), scheduler.speculation
+    assert speculation is not None
+    speculation.drafts = rates = DraftRates()
+    assert speculation.wish_drafts([sequence], 0, lambda _: 0) == []
+    assert not sequence.draft_count  # what it is to draft behind is not known yet
+    sequence.mask = b"next"
+    speculation.wish_drafts([sequence], 0, lambda _: 0)
+    assert sequence.awaits_draft
+    sequence.drafted = (5, 6, 7)
+    tokens, most = speculation.foresee(sequence, 1)
+    assert tokens == (5, 6, 7) and most >= 3
+    sequence.mask, sequence.foreseen = b"next", ((5, b"5"), (60, b"60"), (61, b"61"))  # 6 may not come
+    batch = schedule(scheduler)
+    assert proposed(batch) == [5, 60, 61]
+    scheduler.commit(batch, [5, 60, 61, 8])
+    assert (speculation.num_drafted, speculation.num_drafted_right) == (1, 1)
+    assert (speculation.num_proposed, speculation.num_right) == (3, 3)
+    assert rates.rate(sequence) == pytest.approx((1 + 0.95) / (2 + 0.95 + 1), abs=1e-3)  # 5 was right, 6 was not
+    assert isinstance(sequence.proposer, GuidedProposer)
+    speculation.foresee(sequence, 1)
+    assert sequence.proposer.expected_rate == pytest.approx((1 + 0.95 + 1) / (2 + 0.95 + 1), abs=1e-2)  # 60 and 61 were
+
+
+def test_a_draft_of_which_a_grammar_allows_nothing_was_wrong_and_is_not_proposed() -> None:
+    scheduler, _ = speculating()
+    sequence, speculation = guided(scheduler), scheduler.speculation
+    assert speculation is not None
+    speculation.drafts = rates = DraftRates()
+    before, sequence.drafted = rates.rate(sequence), (5, 6)
+    sequence.mask, sequence.foreseen = b"next", ()
+    assert not schedule(scheduler).has_proposals
+    assert rates.rate(sequence) < before
+    assert speculation.num_drafted == 0
+
+
+def test_what_the_model_itself_predicts_goes_before_text_with_a_grammar_where_it_is_likelier() -> None:
+    costs = StepCosts((1, 2, 4, 8, 16))
+    for size in 3 * (1, 2, 4, 8, 16):
+        costs.observe(size, 1.0)
+    for num_right, first in ((8, 9), (-8, 5)):
+        speculation = Speculation(costs, 16, predicts=True)
+        scheduler = make_scheduler(speculation=speculation, max_num_seqs=8)
+        sequence = guided(scheduler, PROMPT)
+        assert speculation.drafts is not None
+        for _ in range(abs(num_right)):
+            speculation.drafts.note(sequence, is_right=num_right > 0)
+        sequence.drafted = (9,)
+        tokens, _ = speculation.foresee(sequence, 1)
+        assert tokens[0] == first
+        assert sequence.drafted == ((9,) if num_right > 0 else ())
+
+
+def test_one_mask_more_than_is_worth_it_is_asked_for() -> None:
+    scheduler, costs = speculating()
+    sequence, speculation = add(scheduler, grammar=Grammar.choice(["a"])), scheduler.speculation
+    assert speculation is not None
+    for size in (2, 4, 8, 16):
+        for _ in range(3):
+            costs.observe(size, 100.0)
+    assert speculation.foresee(sequence, 1)[1] == 1
 
 
 def test_nothing_is_proposed_beside_prompts_nor_beside_many() -> None:
@@ -154,6 +385,17 @@ def test_a_step_samples_no_more_than_it_may() -> None:
     scheduler, _ = speculating(max_sampled=4)
     add(scheduler)
     assert begun(scheduler).num_samples == 4
+
+
+def test_the_time_that_the_device_waited_for_commands_to_be_recorded_is_not_taken_for_a_proposal_s() -> None:
+    scheduler, costs = speculating()
+    add(scheduler)
+    scheduler.commit(schedule(scheduler), [4], step_s=1.0, start_s=10.0)
+    batch = schedule(scheduler)
+    scheduler.commit(batch, [5] * batch.num_samples, step_s=2.0, start_s=15.0, was_late=True)
+    after = schedule(scheduler)
+    scheduler.commit(after, [6] * after.num_samples, step_s=1.0, start_s=47.0, was_late=True)
+    assert costs.gap_s == 0.0
 
 
 def test_the_time_that_the_device_waited_behind_proposals_is_noted() -> None:

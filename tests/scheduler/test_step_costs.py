@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from unicorn_async.scheduler.proposer import HitRate
 from unicorn_async.scheduler.step_costs import StepCosts, expected_right
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
@@ -34,17 +35,45 @@ def test_nothing_is_known_before_steps_of_one_token_were_seen() -> None:
     assert worth(costs, 0.9) == 0
 
 
-def test_a_size_that_was_not_seen_is_tried_and_then_judged() -> None:
+def test_sizes_that_were_not_seen_are_tried_from_the_smallest_on_and_then_judged() -> None:
     costs = costs_of({1: 1.0})
     assert costs.seconds(16) == 1.0
-    assert worth(costs, 0.5) == 15
-    for _ in range(2):
-        costs.observe(16, 9.0)
-    assert 0 < worth(costs, 0.5) < 15  # other sizes are not known to be slow
-    for size in (2, 4, 8, 12):
+    found = []
+    for size in (2, 4, 8, 12, 16):
+        found.append(worth(costs, 0.9))
         for _ in range(2):
-            costs.observe(size, 9.0)
-    assert worth(costs, 0.5) == 0
+            costs.observe(size, FLAT[size])
+    assert found == [1, 3, 7, 11, 15]
+    assert worth(costs, 0.9) > 7
+    slow = costs_of({1: 1.0, 2: 1.9})
+    assert worth(slow, 0.5) == 0  # what is tried next would have to be no slower than this
+    assert worth(slow, 0.9) == 3
+    for size in (4, 8):
+        for _ in range(2):
+            slow.observe(size, 0.9 * size)
+    assert worth(slow, 0.9) == 0
+    assert slow.most_tried(1) == 12
+    assert slow.seconds(3) == slow.seconds(4) == 3.6
+
+
+def test_a_size_between_known_ones_is_taken_to_lie_between_them() -> None:
+    costs = costs_of({1: 1.0, 4: 1.6, 24: 3.6})
+    assert costs.seconds(2) == pytest.approx(1.2)
+    assert costs.seconds(16) == pytest.approx(2.8)
+    assert costs.seconds(32) == 3.6
+    assert costs.most_tried(1) == 32
+
+
+def test_what_does_not_help_costs_a_step_or_two() -> None:
+    """Answers whose steps take as long as they have tokens, and that repeat what comes to nothing."""
+    costs, seconds, without = costs_of({1: 1.0}), 0.0, 128.0
+    rate = HitRate()
+    for _ in range(128):
+        size = 1 + worth(costs, rate.value)
+        seconds += STEEP[size]
+        costs.observe(size, STEEP[size])
+        rate.note(is_right=False)
+    assert seconds <= 1.02 * without
 
 
 def test_one_slow_step_alone_condemns_no_size() -> None:
@@ -108,3 +137,9 @@ def test_a_gap_of_long_ago_keeps_nobody_from_trying() -> None:
         costs.observe(1, 1.0)
     assert costs.gap_s == 0.0
     assert worth(costs, 0.9) > 0
+
+
+def test_who_is_waited_for_in_any_case_loses_no_turn_and_no_time() -> None:
+    costs, others = costs_of(FLAT, gap_s=100.0), {"is_alone": False, "ahead": 0, "is_awaited": True}
+    assert costs.worth(1, 1.0, 0.2, 15, is_alone=True, ahead=0, is_awaited=True) > 0
+    assert costs.worth(2, 2.0, 0.5, 14, **others) > 0 == costs.worth(2, 2.0, 0.5, 14, **{**others, "is_awaited": False})

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.scheduler.made_scheduler import make_scheduler
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import QueueFullError
 from unicorn_async.round_robin import RoundRobin
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import Sequence
 from unicorn_async.scheduler.waiting_queue import WaitingQueue
@@ -68,20 +68,37 @@ def test_who_comes_behind_a_hundred_of_another_client_has_the_next_turn_but_one(
     assert not scheduler.is_waiting("b")
 
 
-def test_who_has_lost_its_place_gets_one_before_all_that_had_none() -> None:
+def test_who_has_lost_its_place_gets_one_before_all_of_its_client_that_had_none_and_of_equal_ones() -> None:
     queue = WaitingQueue()
     first, second, third = (sequence("a"), sequence("a"), sequence("b"))
     for one in (first, second, third):
         queue.add(one)
-    assert [queue.pop(), queue.pop()] == [first, third]
+    for one in (first, third):
+        assert queue.first({}) is one
+        queue.take(one)
     queue.put_back(third)
     queue.put_back(first)
-    assert list(queue) == [first, third, second]
+    assert set(queue) == {first, second, third}
     queue.remove(first)
     queue.remove(first)
-    assert queue.first is queue.pop() is third
-    assert queue.first is queue.pop() is second
+    assert queue.first({}) is third
+    queue.take(third)
+    assert queue.first({}) is second
+    queue.take(second)
+    assert (first.place, third.place, second.place) == (0, 1, 2)
     assert not len(queue)
+
+
+def test_the_client_who_holds_least_is_first_even_before_who_has_lost_a_place() -> None:
+    queue = WaitingQueue()
+    first, second = sequence("a"), sequence("b")
+    queue.add(first)
+    queue.take(first)
+    queue.put_back(first)
+    queue.add(second)
+    assert queue.first({"a": 2, "b": 1}) is second
+    assert queue.first({"a": 1, "b": 1}) is first
+    assert queue.first({"b": 1}) is first
 
 
 def test_a_waiting_sequence_that_is_cancelled_has_no_turn() -> None:
@@ -110,4 +127,7 @@ def test_who_fills_the_queue_gives_up_its_latest_to_others_up_to_fair_shares() -
     for client in ("anna", "ben"):
         with pytest.raises(QueueFullError):
             scheduler.add(sequence(client))
-    assert scheduler.add(sequence("carl")) in (annas[3], *(one for one in scheduler._waiting if one.client == "ben"))
+    assert scheduler.add(sequence("carl")) in (
+        annas[3],
+        *(one for one in scheduler._places.waiting if one.client == "ben"),
+    )

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from unicorn_async.scheduler.sequence import PENDING, Sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
     from unicorn_async.scheduler.block_manager import BlockGroup
+    from unicorn_async.scheduler.kept_prefixes import BlockCopy
 
 VOCAB_SIZE = 50
 
@@ -61,6 +64,7 @@ class ToyGPU:
         self.supposed: dict[int, list[int]] = {}  # state index -> tokens with those that were proposed in this step
         self.unclear: set[int] = set()  # states whose last token may be any of those that the last step sampled
         self.submitted: deque[tuple[Batch, tuple[Part, ...]]] = deque()
+        self.copies: deque[tuple[Batch | None, Callable[[], None]]] = deque()  # and the step before each of them
 
     def submit(self, batch: Batch) -> None:
         parts = tuple(
@@ -75,7 +79,28 @@ class ToyGPU:
         self._check_no_conflict(parts)
         self.submitted.append((batch, parts))
 
+    def submit_copy(self, copy: Callable[[], None]) -> None:
+        """Have something done behind the steps that are submitted."""
+        self.copies.append((self.submitted[-1][0] if self.submitted else None, copy))
+
+    def run_copies(self) -> None:
+        """Do the copies that no submitted step lies before."""
+        batches = [batch for batch, _ in self.submitted]
+        while self.copies and self.copies[0][0] not in batches:
+            self.copies.popleft()[1]()
+
+    def content(self, copy: BlockCopy) -> list[tuple[int, ...] | None]:
+        """What a block holds."""
+        return [self.cells.get((copy.name.group, copy.block, index)) for index in range(self.block_size)]
+
+    def set_content(self, copy: BlockCopy, content: list[tuple[int, ...] | None]) -> None:
+        """Have a block hold something."""
+        for index, cell in enumerate(content):
+            assert cell is not None, "what is kept of a block is full"
+            self.cells[copy.name.group, copy.block, index] = cell
+
     def run_oldest(self) -> tuple[Batch, list[int]]:
+        self.run_copies()
         batch, parts = self.submitted.popleft()
         sampled = [self._run(part) for part in parts]
         return batch, [token for token in sampled if token is not None]

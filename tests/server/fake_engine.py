@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from unicorn_async.cache.lookup import CacheState, CacheStatus
-from unicorn_async.config import AttentionKind, SamplingParams
+from unicorn_async.config import AttentionKind
 from unicorn_async.engine.step_feed import StepFeed
-from unicorn_async.engine.types import AdapterInfo, EngineStats, FinishReason, LoadProgress, Token
+from unicorn_async.engine.types import AdapterInfo, DraftInfo, EngineStats, FinishReason, LoadProgress, Token
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.memory.report import HeapReport, MemoryReport
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.tokenizer.tokenizer import check_room
@@ -50,10 +51,10 @@ class FakeTokenizer:
 
     def __init__(self) -> None:
         self.has_chat_template = True
-        self.outage: str | None = None
         self.vocab_size = 100_000
         self.pieces: dict[int, bytes] = {}
         self.thinks = False
+        self.thinking_marks = ("<think>", "</think>")
         self.chat_template: str | None = None
         self.control: dict[str, int] = {}
         self.template_names: frozenset[str] = frozenset()
@@ -74,7 +75,7 @@ class FakeTokenizer:
         max_context: int | None = None,
     ) -> list[int]:
         self.texts.append((text, add_bos, with_control))
-        return list(range(len(text.split()) + add_eos))
+        return check_room(list(range(len(text.split()) + add_eos)), max_context)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
@@ -151,6 +152,9 @@ class FakeEngine:
     tokenizer_s = 0.25
     embedding_size = 6
     adapters = (AdapterInfo("poet", 0.5, 14, (4, 8), (2.0,)),)
+    predicts = True
+    predictor_left_out = ""
+    draft = DraftInfo("small", 1 << 20, 4096, is_loaded=True)
 
     def __init__(self, text: str = "Hello there, friend") -> None:
         self.script = words(text)
@@ -164,6 +168,7 @@ class FakeEngine:
         self.failed: asyncio.Future[UnicornError] = asyncio.get_running_loop().create_future()
         self.max_context = 1000
         self.fake_tokenizer = FakeTokenizer()
+        self.outages: dict[str, str] = {}
         self.fake_device = FakeDevice()
         self.calls: list[Call] = []
         self.grammars: list[Grammar] = []
@@ -314,5 +319,5 @@ class FakeEngine:
         return np.zeros((len(token_ids), 4), dtype=np.float32)
 
     def stats(self) -> EngineStats:
-        names = [name for name in EngineStats.__dataclass_fields__ if name != "attention"]
+        names = [name for name in EngineStats.__dataclass_fields__ if name not in ("attention", "kv_store")]
         return EngineStats(**{name: STATS.get(name, 0) for name in names})

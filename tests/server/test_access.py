@@ -71,6 +71,18 @@ async def test_a_browser_may_bring_the_key_in_its_first_frame(serve_with: ServeW
                     await client.receive()
 
 
+async def test_a_key_that_nobody_asked_for_is_answered(serve_with: ServeWith) -> None:
+    async with serve_with(ServerOptions()) as served, connected(served.ws_url) as client:
+        await client.send({"type": "unicorn.auth", "key": "any"})
+        assert (await client.receive())["type"] == "unicorn.authenticated"
+    shown = {"Authorization": f"Bearer {KEY}"}
+    async with serve_with(WITH_KEY) as served, connected(served.ws_url, additional_headers=shown) as client:
+        await client.send({"type": "unicorn.auth", "key": "wrong"})
+        assert (await client.receive())["status"] == 401
+        await client.send({"type": "unicorn.auth", "key": KEY})
+        assert (await client.receive())["type"] == "unicorn.authenticated"
+
+
 async def test_a_browser_that_brings_no_key_is_sent_away(serve_with: ServeWith) -> None:
     options = ServerOptions(api_key=KEY, receive_timeout_s=0.05)
     async with serve_with(options) as served, connected(served.ws_url, origin=served.url) as client:

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 import unicorn_async.server
 from tests.server.ws_client import connected
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.server.asyncapi import ANSWER_EVENTS, CLIENT_EVENTS, SERVER_EVENTS, description
 from unicorn_async.server.protocol.client_event import parse_client_event
 from unicorn_async.server.protocol.errors import ApiError

@@ -13,9 +13,9 @@ import pytest
 from tests.server.conftest import serving
 from tests.server.fake_engine import words
 from tests.server.ws_client import connected, text_of
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import Token
 from unicorn_async.errors import ConfigError, DeviceLostError
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.server import ModelHost, ServerOptions
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.background_answers import EventLog, EventsGoneError
@@ -183,7 +183,7 @@ async def test_who_asks_for_an_answer_that_is_about_to_begin_waits_for_it(engine
         await began.wait()
         with pytest.raises(ApiError, match="already"):
             await service.open_background(request)
-        resuming = asyncio.create_task(service.resume(NAME, -1))
+        resuming = asyncio.create_task(service.responses.resume(NAME, -1))
         await asyncio.sleep(0)
         assert not resuming.done()
         creating.cancel()  # its client goes, and with it what had not begun
@@ -191,7 +191,7 @@ async def test_who_asks_for_an_answer_that_is_about_to_begin_waits_for_it(engine
             await resuming
         creating = asyncio.create_task(service.open_background(request))
         await asyncio.sleep(0)
-        deleting = asyncio.create_task(service.delete(NAME))
+        deleting = asyncio.create_task(service.responses.delete(NAME))
         opening.set()
         assert (await creating).id == NAME
         await deleting
@@ -313,7 +313,7 @@ async def test_ended_answers_are_kept_for_a_while_and_as_far_as_there_is_room(
         httpx.AsyncClient(base_url=served.url) as client,
     ):
         name = await ask(client)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while await code(client, name) is None:
                 pass
 
@@ -324,7 +324,7 @@ async def test_what_can_not_be_resumed_is_refused_with_the_reason(
     name = (await client.post("/v1/responses", json=ASK)).json()["id"]
     await finished(client, name)
     plain = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
-    cases: list[tuple[str, dict[str, str], int, str]] = [
+    cases: list[tuple[str, dict[str, str | list[str]], int, str]] = [
         ("resp_nothing", {"stream": "true"}, 404, "response_not_found"),
         (plain, {"stream": "true", "starting_after": "0"}, 400, "events_not_kept"),
         (name, {"stream": "true", "starting_after": "1000"}, 400, "invalid_value"),
@@ -336,13 +336,69 @@ async def test_what_can_not_be_resumed_is_refused_with_the_reason(
         (name, {"stream": "yes"}, 400, "invalid_value"),
         (name, {"include": "usage"}, 400, "invalid_value"),
         (name, {"include_obfuscation": "no"}, 400, "invalid_value"),
+        (name, {"include_obfuscation": "true", "stream": "true"}, 400, "unsupported_value"),
         (name, {"skip_missing": "true"}, 400, "invalid_value"),
         (name, {"excluded": "usage"}, 400, "unknown_parameter"),
+        (name, {"stream": ["true", "false"]}, 400, "duplicate_parameter"),
     ]
     for response_id, query, status, expected in cases:
         response = await client.get(f"/v1/responses/{response_id}", params=query)
         assert (response.status_code, response.json()["error"]["code"]) == (status, expected), query
         assert len(response.text) < 1000
+
+
+async def test_what_follows_an_event_that_is_not_kept_is_the_whole_text_where_that_is_wanted(
+    client: httpx.AsyncClient,
+) -> None:
+    plain = (await client.post("/v1/responses", json={"input": "Hi"})).json()
+    query = {"stream": "true", "starting_after": "4"}
+    refused = await client.get(f"/v1/responses/{plain['id']}", params=query)
+    assert "skip_missing" in refused.json()["error"]["message"]
+    events = events_of(
+        (await client.get(f"/v1/responses/{plain['id']}", params={**query, "skip_missing": "true"})).text
+    )
+    assert [(event["sequence_number"], event["type"]) for event in events] == [
+        (5, "response.output_text.done"),
+        (6, "response.content_part.done"),
+        (7, "response.output_item.done"),
+        (8, "response.completed"),
+    ]
+    assert events[0]["text"] == TEXT
+    assert events[-1]["response"] == plain
+
+
+async def test_a_websocket_gets_the_events_of_any_response_that_has_ended(
+    served: Served, client: httpx.AsyncClient
+) -> None:
+    plain = (await client.post("/v1/responses", json={"input": "Hi"})).json()
+    async with connected(served.ws_url) as socket:
+        for stream in ({"stream_id": "a"}, {}):
+            resume = {"type": "unicorn.resume", "response_id": plain["id"], **stream}
+            await socket.send(resume)
+            events = await socket.answer()
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            assert {event.get("stream_id") for event in events} == {stream.get("stream_id")}
+            assert (text_of(events), events[-1]["response"]) == (TEXT, plain)
+            await socket.send({**resume, "starting_after": 5})
+            assert (await socket.answer())[-1]["error"]["code"] == "events_not_kept"
+            await socket.send({**resume, "starting_after": 5, "skip_missing": True})
+            assert (await socket.answer())[0]["text"] == TEXT
+
+
+async def test_what_is_under_way_or_has_failed_can_not_be_gone_on_from(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.hold[1] = asyncio.Event()
+    engine.fail[2] = DeviceLostError("the device is gone")
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    for state in ("in_progress", "failed"):
+        refused = await client.post("/v1/responses", json={"input": "Go on", "previous_response_id": name})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "previous_response_id")
+        assert error["code"] == f"previous_response_{state}"
+        assert name in error["message"]
+        engine.hold[1].set()
+        await finished(client, name)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from tests.server.conftest import serving
 from tests.server.fake_engine import words
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.errors import DeviceLostError, ParameterError, PromptTooLongError, QueueFullError
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:
@@ -137,24 +137,29 @@ async def test_the_likeliest_of_several_are_given(client: openai.AsyncOpenAI, en
 
 
 async def test_log_probabilities_of_a_text(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
-    engine.fake_tokenizer.pieces = {1: b"a\xc3", 2: b"\xa9", 3: b"b"}
+    engine.fake_tokenizer.pieces = {1: b"a\xc3", 2: b"\xa9", 3: b"b", 4: b"c", 5: b"c"}
     engine.script = [
         Token(1, "a", -0.5, ((1, "", -0.5), (3, "b", -1.0)), num_unseen=0),
-        Token(2, "é", -0.25),
-        Token(3, "b", -0.75, finish_reason=FinishReason.LENGTH),
+        Token(2, "é", -0.25, text_offset=1),
+        Token(3, "b", -0.75, ((4, "c", -0.5), (5, "c", -1.5)), finish_reason=FinishReason.LENGTH, text_offset=2),
     ]
     whole = (await client.completions.create(model=MODEL, prompt="x", logprobs=2)).choices[0].logprobs
     assert whole is not None
     assert whole.tokens == [r"bytes:\x61\xc3", r"bytes:\xa9", "b"]
-    assert (whole.token_logprobs, whole.text_offset) == ([-0.5, -0.25, -0.75], [0, 2, 2])
-    assert whole.top_logprobs == [{r"bytes:\x61\xc3": -0.5, "b": -1.0}, {}, {}]
+    assert (whole.token_logprobs, whole.text_offset) == ([-0.5, -0.25, -0.75], [0, 1, 2])
+    assert whole.top_logprobs == [
+        {r"bytes:\x61\xc3": -0.5, "b": -1.0},
+        {r"bytes:\xa9": -0.25},
+        {"c": -0.5, "b": -0.75},
+    ]
     offsets: list[int] = []
     async for chunk in await client.completions.create(model=MODEL, prompt="x", logprobs=2, stream=True):
         found = chunk.choices[0].logprobs
         offsets += (found.text_offset or []) if found is not None else []
-    assert offsets == [0, 2, 2]
+    assert offsets == [0, 1, 2]
 
 
+STATS = "stream_options.continuous_usage_stats"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "prompt"),
     ({"prompt": []}, "prompt"),
@@ -174,6 +179,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "a", "ignore_eos": 1}, "ignore_eos"),
     ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
     ({"prompt": "a", "messages": []}, "messages"),
+    ({"prompt": "a", "stream": True, "stream_options": {"continuous_usage_stats": True}}, STATS),
 ]
 
 
@@ -184,6 +190,39 @@ async def test_refusals_name_the_parameter(
     response = await plain.post("/v1/completions", json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
     assert engine.calls == []
+
+
+async def test_the_prompt_alone_comes_without_the_engine(
+    client: openai.AsyncOpenAI, plain: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    whole = await client.completions.create(model=MODEL, prompt=["Hi you", "Hi"], echo=True, max_tokens=0)
+    assert [(choice.text, choice.finish_reason) for choice in whole.choices] == [("Hi you", "length"), ("Hi", "length")]
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 0)
+    chunks = [
+        chunk
+        async for chunk in await client.completions.create(
+            model=MODEL, prompt="Hi", echo=True, max_tokens=0, stream=True
+        )
+    ]
+    assert [(chunk.choices[0].text, chunk.choices[0].finish_reason) for chunk in chunks] == [
+        ("Hi", None),
+        ("", "length"),
+    ]
+    assert engine.calls == []
+
+
+async def test_each_chunk_has_the_usage_so_far_where_that_is_wanted(client: openai.AsyncOpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    text = await client.completions.create(model=MODEL, prompt="Hi you", stream=True, stream_options=options)
+    chat = await client.chat.completions.create(model=MODEL, messages=CHAT, stream=True, stream_options=options)
+    for stream, first in ((text, [1, 2, 3]), (chat, [0, 1, 2, 3])):
+        counts = []
+        async for chunk in stream:  # type: ignore[attr-defined]
+            assert chunk.usage.prompt_tokens == 2
+            counts.append(chunk.usage.completion_tokens)
+        assert counts == [*first, 4, 4]
+        assert chunk.usage.total_tokens == 6
 
 
 async def test_a_model_without_a_chat_template_completes(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
@@ -288,7 +327,7 @@ async def test_who_goes_away_cancels_all_answers(served: Served, engine: FakeEng
         async with client.stream("POST", "/v1/completions", json=body) as response:
             async for _ in response.aiter_lines():
                 break
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         for call in engine.calls:
             await call.closed.wait()
 

@@ -28,7 +28,7 @@ async def test_what_is_described_is_answered_as_described(
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json",
             "--header", f"Authorization: Bearer {KEY}", "--exclude-checks", ",".join(NOT_CHECKED),
-            "--generation-deterministic", "--max-examples", "8", "--continue-on-failure",
+            "--generation-deterministic", "--max-examples", "4", "--continue-on-failure",
             "--request-timeout", "20", "--phases", "coverage,fuzzing", "--no-color", "--warnings", "off",
             cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip

@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import ANY
@@ -21,13 +23,14 @@ import pytest
 
 from tests.server.conftest import serving
 from unicorn_async.errors import ConfigError
-from unicorn_async.server import ServerOptions, serve
+from unicorn_async.server import ServerOptions, disk_store, serve
 from unicorn_async.server import archive as archive_module
-from unicorn_async.server.archive import Archive
+from unicorn_async.server.archive import Archive, ArchiveState
 from unicorn_async.server.disk_store import DiskStore
 from unicorn_async.server.keys import ApiKey
+from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.store import ResponseStore, StoredResponse
-from unicorn_async.tokenizer import ChatMessage
+from unicorn_async.tokenizer import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +64,16 @@ async def test_responses_are_there_after_a_restart(tmp_path: Path, engine: FakeE
         assert (await client.get(f"/v1/responses/{first['id']}")).status_code == 404
     said = [message.content for message in engine.fake_tokenizer.conversations[-1]]
     assert said == ["Hi", "Hello there, friend", "More"]
+
+
+async def test_calls_and_the_thoughts_before_them_are_kept(tmp_path: Path) -> None:
+    call = (ToolCall("call_1", "add", "{}"),)
+    called = ChatMessage("assistant", "", call, thoughts="Why ä?"), ChatMessage("tool", "3", tool_call_id="call_1")
+    kept = replace(entry("a"), messages=(*SAID, *called, ChatMessage("assistant", "", call)))
+    store = DiskStore(tmp_path / "a.db", 2)
+    await store.put(kept)
+    assert await store.get("a") == kept
+    await store.close()
 
 
 async def test_the_oldest_go_where_there_are_too_many(tmp_path: Path) -> None:
@@ -191,13 +204,15 @@ async def test_a_full_disk_ends_no_answer_and_is_told_of_until_it_takes_response
             unkept = [await ask() for _ in range(2)]
             assert [(await client.get(f"/v1/responses/{name}")).status_code for name in unkept] == [200, 200]
             await is_told("disk I/O error", 2)
+            assert "unicorn_store_failing 1\n" in (await client.get("/metrics")).text
             assert (await client.get(f"/v1/responses/{kept}")).status_code == 200
             failed = await client.delete(f"/v1/responses/{kept}")
             assert (failed.status_code, failed.json()["error"]["code"]) == (503, "store_failed")
             assert str(tmp_path) not in failed.text
         later = await ask()
         await is_told(None, 2)
-        assert "unicorn_unkept_responses_total 2\n" in (await client.get("/metrics")).text
+        counted = (await client.get("/metrics")).text
+        assert "unicorn_unkept_responses_total 2\n" in counted and "unicorn_store_failing 0\n" in counted
     assert caplog.text.count("is kept in memory alone: disk I/O error") == 1
     assert "kept on disk again; 2 were not" in caplog.text
     async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
@@ -272,12 +287,150 @@ async def test_who_makes_responses_faster_than_the_disk_takes_them_waits_for_it(
     slow_disk.set()
     await waiting
     await archive.close()
-    assert (await asyncio.gather(gone, return_exceptions=True), archive.num_unkept) == ([ANY], 0)
+    assert (await asyncio.gather(gone, return_exceptions=True), archive.state.num_unkept) == ([ANY], 0)
     archive.keep(entry("d"))  # of a client that was slower than the server's end
-    assert archive.num_unkept == 1
+    assert archive.state.num_unkept == 1
     store = DiskStore(tmp_path / "a.db", 10)
     assert [await store.get(name) for name in "abcd"] == [*map(entry, "abc"), None]
     await store.close()
+
+
+async def test_an_answer_of_which_the_disk_took_the_beginning_alone_is_sent_again_and_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(memory := ResponseStore(2, 1000), ServerOptions(store_file=tmp_path / "a.db"))
+    put, is_full = DiskStore._put, threading.Event()
+
+    def put_unless_full(disk: DiskStore, one: StoredResponse) -> None:
+        if is_full.is_set():
+            raise sqlite3.OperationalError("database or disk is full")
+        put(disk, one)
+
+    monkeypatch.setattr(DiskStore, "_put", put_unless_full)
+
+    async def answer(name: str) -> None:
+        is_full.clear()
+        archive.keep(entry(name), is_begun=True)
+        await archive.written()
+        is_full.set()
+        memory.put(entry(name, 1))
+        archive.keep(entry(name, 1))
+        await archive.written()
+
+    for name in "abc":
+        await answer(name)
+    assert memory.get("a") is None
+    await archive.recall("a")
+    assert memory.get("a") == entry("a", 1)
+    await archive.remove("b")
+    assert archive.state.num_unkept == 3
+    is_full.clear()
+    archive.keep(entry("later"))
+    await archive.written()
+    await archive.written()  # what is sent again behind it
+    await answer("d")
+    is_full.clear()
+    await archive.close()
+    store = DiskStore(tmp_path / "a.db", 10)
+    wanted = [entry("a", 1), None, entry("c", 1), entry("d", 1)]
+    assert [await store.get(name) for name in "abcd"] == wanted
+    await store.close()
+
+
+async def test_no_more_answers_wait_to_be_sent_again_than_are_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, put = ResponseStore(2, 1000), DiskStore._put
+    archive = Archive(memory, ServerOptions(store_file=tmp_path / "a.db", max_stored=2))
+
+    def put_beginnings(disk: DiskStore, one: StoredResponse) -> None:
+        if one.body.endswith(" "):
+            raise sqlite3.OperationalError("database or disk is full")
+        put(disk, one)
+
+    monkeypatch.setattr(DiskStore, "_put", put_beginnings)
+    for name in "abc":
+        archive.keep(entry(name), is_begun=True)
+        await archive.written()
+        archive.keep(entry(name, 1))
+        await archive.written()
+    for name, size in (("a", 0), ("b", 1), ("c", 1)):
+        await archive.recall(name)
+        assert memory.get(name) == entry(name, size)
+    await archive.remove("a")
+    await archive.close()
+    store = DiskStore(tmp_path / "a.db", 10)
+    assert await store.get("a") is None
+    await store.close()
+
+
+def all_bytes(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+async def test_nothing_of_a_deleted_response_is_left_in_the_files(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "a.db", 10)
+    secret = ChatMessage("user", "the word is hunter2")
+    await store.put(StoredResponse("a", "{}", (secret,), 1))
+    await store.put(entry("b"))
+    assert b"hunter2" in all_bytes(tmp_path)
+    await store.remove("a")
+    assert b"hunter2" not in all_bytes(tmp_path)
+    assert await store.get("b") == entry("b")
+    await store.close()
+
+
+async def test_a_program_that_reads_holds_up_no_deletion_and_the_text_goes_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path / "a.db", 10)
+    await store.put(StoredResponse("a", "{}", (ChatMessage("user", "the word is hunter2"),), 1))
+    monkeypatch.setattr(disk_store, "LOCK_WAIT_S", 600.0)
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT id FROM responses").fetchall()
+        async with asyncio.timeout(60):
+            await store.remove("a")
+        assert await store.get("a") is None and b"hunter2" in all_bytes(tmp_path)
+    await store.put(entry("b"))
+    assert b"hunter2" not in all_bytes(tmp_path)
+    await store.close()
+
+
+async def test_a_lock_of_another_program_is_waited_for_once_and_by_nobody_who_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path / "a.db", 10)
+    await store.put(entry("a"))
+    monkeypatch.setattr(disk_store, "LOCK_WAIT_S", 0.01)
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused = store.put(entry("b"))
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            await refused
+        monkeypatch.setattr(disk_store, "LOCK_WAIT_S", 600.0)
+        async with asyncio.timeout(60):
+            more = [store.put(entry(name)) for name in "cde"]
+            assert await store.get("a") == entry("a")
+            assert len(await asyncio.gather(*more, return_exceptions=True)) == 3
+    await store.put(entry("f"))
+    assert [await store.get(name) for name in "cf"] == [None, entry("f")]
+    await store.close()
+
+
+async def test_a_disk_that_does_not_answer_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=tmp_path / "a.db"))
+    monkeypatch.setattr(archive_module, "DISK_TIMEOUT_S", 0.01)
+    comes = threading.Event()
+    monkeypatch.setattr(DiskStore, "_get", lambda *_: comes.wait(60) or None)
+    for asked in (archive.recall("a"), archive.remove("a")):
+        with pytest.raises(ApiError, match="fails") as caught:
+            await asked
+        assert caught.value.status == 503
+    comes.set()
+    await archive.close()
 
 
 async def test_a_file_that_is_damaged_amid_its_use_fails_by_name_and_ends_no_answer(
@@ -321,12 +474,74 @@ async def test_a_file_that_is_deleted_or_replaced_is_told_of_and_later_responses
         path.unlink()
     archive.keep(entry("later"))
     await archive.recall("later")
-    assert archive.to_json() == {"on_disk": True, "error": None, "unkept": 0, "files_lost": 1}
+    assert archive.state == ArchiveState(on_disk=True, error=None, num_unkept=0, num_files_lost=1)
     assert "was deleted or replaced while it was in use" in caplog.text
     await archive.close()
     store = DiskStore(path, 10)
     found = [await store.get(name) for name in ("first", "later", "other")]
     assert found == [None, entry("later"), entry("other") if is_replaced else None]
+    await store.close()
+
+
+@pytest.mark.parametrize("is_folder_gone", [False, True])
+async def test_a_store_comes_back_when_its_place_can_be_used_again(
+    tmp_path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture, is_folder_gone: bool
+) -> None:
+    folder = tmp_path / "kept"
+    path = folder / "a.db"
+
+    def spoil() -> None:
+        shutil.rmtree(folder)
+        if not is_folder_gone:
+            path.mkdir(parents=True)
+
+    def mend() -> None:
+        if not is_folder_gone:
+            path.rmdir()
+        folder.mkdir(exist_ok=True)
+
+    folder.mkdir()
+    async with (
+        serving(engine, ServerOptions(store_file=path)) as served,
+        httpx.AsyncClient(base_url=served.url) as client,
+    ):
+        spoil()
+        for _ in range(2):
+            unkept = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
+            failed = await client.get("/v1/responses/resp_unknown")  # behind the writing
+            assert (failed.status_code, failed.json()["error"]["code"]) == (503, "store_failed")
+            assert (await client.get(f"/v1/responses/{unkept}")).status_code == 200
+            assert (await client.delete(f"/v1/responses/{unkept}")).status_code == 200
+            assert (await client.get(f"/v1/responses/{unkept}")).status_code == 404
+        told = (await client.get("/health")).json()["store"]
+        assert told == {"on_disk": True, "error": ANY, "unkept": 2, "files_lost": 1}
+        assert "can't be made again" in told["error"] and str(tmp_path) not in told["error"]
+        mend()
+        assert (await client.get("/v1/responses/resp_unknown")).status_code == 404
+        kept = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
+        assert (await client.get("/v1/responses/resp_unknown")).status_code == 404
+        told = (await client.get("/health")).json()["store"]
+        assert told == {"on_disk": True, "error": None, "unkept": 2, "files_lost": 1}
+        with pytest.raises(ConfigError, match="keeps its own there"):
+            DiskStore(path, 10)
+    assert f"{path} is open again" in caplog.text and "kept on disk again; 2 were not" in caplog.text
+    store = DiskStore(path, 10)
+    assert await store.get(kept) is not None
+    await store.close()
+
+
+async def test_a_place_that_another_server_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = DiskStore(path, 10)
+    for name in os.listdir(tmp_path):
+        os.remove(tmp_path / name)
+    other = DiskStore(path, 10)
+    with pytest.raises(sqlite3.OperationalError, match="can't be made again"):
+        await store.put(entry("a"))
+    await other.put(entry("b"))
+    await other.close()
+    await store.put(entry("c"))
+    assert [await store.get(name) for name in "abc"] == [None, entry("b"), entry("c")]
     await store.close()
 
 
@@ -362,14 +577,13 @@ async def test_responses_are_one_keys_after_a_restart_too_and_those_of_older_fil
                 ended = json.loads(events.split("data: ")[1].split("\n")[0])["response"]["id"]
                 for path_of in (f"/v1/responses/{ended}", f"/v1/responses/{ended}?stream=true"):
                     assert (await client.get(path_of, headers=other)).status_code == 404
-            status = 200 if shares else 404
             url = f"/v1/responses/{name}"
             assert (await client.get(url, headers=anna)).status_code == 200
             assert (await client.get("/v1/responses/resp_old", headers=other)).status_code == 200
-            assert (await client.get(url, headers=other)).status_code == status
-            assert (await client.get(f"{url}/input_items", headers=other)).status_code == status
+            assert (await client.get(url, headers=other)).status_code == 404
+            assert (await client.get(f"{url}/input_items", headers=other)).status_code == 404
             more = {"input": "More", "previous_response_id": name}
             goes_on = await client.post("/v1/responses", json=more, headers=other)
-            assert goes_on.status_code == (200 if shares else 400)
-            assert (await client.post(f"{url}/cancel", headers=other)).status_code == status
-            assert (await client.delete(url, headers=other)).status_code == status
+            assert goes_on.status_code == 400
+            assert (await client.post(f"{url}/cancel", headers=other)).status_code == 404
+            assert (await client.delete(url, headers=other)).status_code == 404

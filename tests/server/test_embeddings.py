@@ -58,6 +58,14 @@ async def test_texts_and_tokens_are_embedded_in_their_order(client: openai.Async
     assert all(call.closed.is_set() for call in engine.calls)
 
 
+async def test_a_text_longer_than_the_context_is_told_so(plain: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.max_context = 3
+    assert (await plain.post("/v1/embeddings", json={"input": ["a b"]})).status_code == 200  # and a token that ends it
+    error = (await plain.post("/v1/embeddings", json={"input": ["a", "a b c"]})).json()["error"]
+    assert (error["param"], error["code"]) == ("input[1]", "context_length_exceeded")
+    assert "more tokens than the 3 that the context holds" in error["message"]
+
+
 BAD = [
     ({}, "input"),
     ({"input": []}, "input"),

@@ -21,7 +21,7 @@ from unicorn_async.server.client import LOCAL
 from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.request_context import asking
 from unicorn_async.server.service import Service
-from unicorn_async.server.tokenizing import Turns
+from unicorn_async.server.tokenizing import WorkThreads
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer, excerpt, template_process
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
 from unicorn_async.tokenizer.local_conversations import LocalConversations
@@ -60,7 +60,7 @@ async def test_conversations_that_wait_for_the_whole_vocabulary_hold_nobody_up(
 
 
 async def test_a_text_that_is_refused_is_kept_by_nobody() -> None:
-    turns = Turns("refusing")
+    threads = WorkThreads("refusing")
     text = Text()
     is_there = weakref.ref(text)
 
@@ -71,12 +71,12 @@ async def test_a_text_that_is_refused_is_kept_by_nobody() -> None:
     gc.disable()  # a server's collections are seldom, and large texts are few objects
     try:
         with pytest.raises(PromptTooLongError):
-            await turns.run("a", partial(refuse, text))
+            await threads.run("a", partial(refuse, text))
         del text
-        assert await turns.run("a", lambda: is_there() is None)
+        assert await threads.run("a", lambda: is_there() is None)
     finally:
         gc.enable()
-        turns.close()
+        threads.close()
 
 
 class Text:

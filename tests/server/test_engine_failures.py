@@ -12,8 +12,8 @@ import pytest
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine
 from tests.server.fake_library import FakeLibrary, prepared
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import DeviceLostError, EngineFailedError, OutOfMemoryError, TokenizerLostError
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.server import restarts
 from unicorn_async.server.model_host import ModelHost
 from unicorn_async.server.model_state import ModelState, ModelStatus

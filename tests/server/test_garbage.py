@@ -54,7 +54,7 @@ async def test_an_answer_is_gone_with_its_client(kind: str, ends: str) -> None:
         await engine.calls[0].closed.wait()
         model = host.state.model
         assert model is not None
-        for _ in range(200):
+        for _ in range(4_000):
             if not len(model._generations):
                 break
             await asyncio.sleep(0.005)

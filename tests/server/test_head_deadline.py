@@ -9,8 +9,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from unicorn_async.server import ServerOptions
-from unicorn_async.server.http_protocol import HttpProtocol, IdleConnections
-from unicorn_async.server.stall import Unread
+from unicorn_async.server.http_protocol import HttpProtocol
+from unicorn_async.server.port import Port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def test_a_handshake_takes_from_the_time_that_a_head_has() -> None:
     config.load()
     options = ServerOptions(header_timeout_s=15)
     arguments = {"config": config, "server_state": ServerState(), "app_state": {}, "_loop": clock}
-    protocol = HttpProtocol(IdleConnections(4), Unread(1), options, **arguments)
+    protocol = HttpProtocol(Port.of(options), **arguments)
     clock.now += 10  # the handshake
     transport = Mock(**{"get_protocol.return_value": protocol, "is_closing.return_value": False})
     transport.get_extra_info.return_value = None

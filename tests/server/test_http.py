@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncCl
     assert (health["cache"]["state"], health["cache"]["bytes"]) == ("hit", 100)
     adapter = {"name": "poet", "weight": 0.5, "num_tensors": 14, "ranks": [4, 8], "scales": [2.0]}
     assert health["adapters"] == [adapter]
+    assert (health["predictor"], health["predictor_left_out"]) == (True, None)
+    assert health["draft"] == {"name": "small", "bytes": 1 << 20, "max_context": 4096, "loaded": True}
     heap = {"heap": "VRAM", "planned": 1000, "to_come": 0, "allocated": 1100, "driver": 1200}
     assert health["memory"] == {"heaps": [{**heap, "plan_agrees": True, "driver_agrees": True}], "agrees": True}
     assert health["load"]["tokenizer_s"] == 0.25
@@ -82,6 +85,8 @@ async def test_health_is_there_while_the_model_loads(serve_with: ServeWith, engi
             "seconds_left": 1.5,
             "share": 0.25,
             "from_cache": False,
+            "bytes_to_download": 0,
+            "bytes_downloaded": 0,
         }
         await engine.fail_load(DeviceLostError("gone"))
         while response.status_code == 200:
@@ -107,7 +112,7 @@ async def test_a_client_that_vanishes_cancels_its_answer(served: Served, engine:
     writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
     await engine.called.wait()
     writer.transport.abort()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await engine.calls[0].closed.wait()
 
 
@@ -174,9 +179,12 @@ BAD_CHATS = [
     ({**CHAT, "top_logprobs": 3}, "unsupported_value", "top_logprobs"),
     ({**CHAT, "logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
     ({**CHAT, "stop": ["a", 1]}, "invalid_type", "stop[1]"),
-    ({**CHAT, "stop": [""]}, "invalid_value", "stop"),
+    ({**CHAT, "stop": [""]}, "invalid_value", "stop[0]"),
+    ({**CHAT, "stop": ["a"] * 17}, "invalid_value", "stop"),
     ({**CHAT, "seed": 0.5}, "invalid_type", "seed"),
-    ({**CHAT, "seed": -1}, "invalid_value", "seed"),
+    ({**CHAT, "seed": -2}, "invalid_value", "seed"),
+    ({**CHAT, "top_k": -2}, "invalid_value", "top_k"),
+    ({**CHAT, "n_predict": 0}, "invalid_value", "n_predict"),
     ({**CHAT, "seed": 1 << 64}, "invalid_value", "seed"),
     ({**CHAT, "top_p": 0}, "invalid_value", "top_p"),
     ({**CHAT, "frequency_penalty": 3}, "invalid_value", "frequency_penalty"),
@@ -309,6 +317,15 @@ async def test_a_server_that_ends_answers_a_request_under_way_with_an_error(serv
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_closed")
 
 
+async def test_a_server_that_is_cancelled_twice_ends_in_order(served: Served) -> None:
+    for _ in range(2):
+        served.task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait((served.task,))
+    assert served.task.cancelled()
+    assert "model host" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
 async def test_what_clients_send_beside_a_messages_text_is_taken(served: Served) -> None:
     text = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}, "foo": None}
     messages = [
@@ -338,3 +355,15 @@ async def test_what_clients_send_beside_a_messages_text_is_taken(served: Served)
         tool = {"type": "function", "name": "f", "parameters": {}, "strict": False, "defer_loading": None}
         reply = await client.post("/v1/responses", json={"input": "Hi", "tools": [{**tool, "defer_loading": True}]})
         assert reply.json()["error"]["param"] == "tools[0].defer_loading"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "identity, br"])
+async def test_bodies_that_are_compressed_are_refused_by_the_name_of_the_encoding(
+    served: Served, encoding: str
+) -> None:
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        reply = await client.post("/v1/responses", content=gzip.compress(b"{}"), headers={"content-encoding": encoding})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (415, "unsupported_encoding")
+        assert repr(encoding) in reply.json()["error"]["message"]
+        plain = await client.post("/v1/responses", json={"input": "Hi"}, headers={"content-encoding": "identity"})
+        assert plain.status_code == 200

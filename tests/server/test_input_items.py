@@ -64,6 +64,7 @@ async def test_what_is_not_done_is_refused_by_name(served: Served, client: opena
             (await plain.post("/v1/responses/input_tokens", json={"input": "x", "stream": True}), 400, "stream"),
             (await plain.get("/v1/responses/resp_none/input_items"), 404, "response_id"),
             (await plain.get(f"/v1/responses/{name}/input_items?limit=0"), 400, "limit"),
+            (await plain.get(f"/v1/responses/{name}/input_items?limit=1&limit=2"), 400, "limit"),
             (await plain.get(f"/v1/responses/{name}/input_items?limit=101"), 400, "limit"),
             (await plain.get(f"/v1/responses/{name}/input_items?order=up"), 400, "order"),
             (await plain.get(f"/v1/responses/{name}/input_items?after=x"), 400, "after"),

@@ -36,10 +36,19 @@ def test_a_file_has_keys_with_names_rights_and_limits(tmp_path: Path) -> None:
     assert read_keys(file) == (
         ApiKey("anna", "s-1", frozenset({Right.USE, Right.MANAGE})),
         ApiKey("ben", "s-2", frozenset({Right.USE}), 4),
-        ApiKey("key 5", "s-3"),
+        ApiKey("key 8252abfa", "s-3"),
         ApiKey("mon", "s-4", frozenset({Right.METRICS})),
     )
     assert "s-1" not in repr(read_keys(file))
+
+
+def test_a_key_without_a_name_is_the_same_client_wherever_its_line_stands(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("s-1\ns-2\n")
+    first, second = read_keys(file)
+    file.write_text("# one has gone\n\ns-2\n")
+    assert read_keys(file) == (second,)
+    assert first.name != second.name
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from tests.server.conftest import serving
 from tests.server.ws_client import connected
 from unicorn_async.errors import DeviceLostError
 from unicorn_async.server import ServerOptions
-from unicorn_async.server.metrics import Histogram
-from unicorn_async.server.metrics_text import Exposition
+from unicorn_async.server.archive import ArchiveState
+from unicorn_async.server.metrics import Histogram, Metrics
+from unicorn_async.server.metrics_text import Exposition, metrics_text
+from unicorn_async.server.model_state import ModelState, ModelStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,6 +78,13 @@ async def test_requests_answers_and_tokens_are_counted(client: httpx.AsyncClient
     assert abs(found["process_start_time_seconds", labels()] - time.time()) < 3600
 
 
+def test_what_becomes_of_the_store_s_disk_is_told() -> None:
+    store = ArchiveState(on_disk=True, error="disk I/O error", num_unkept=3, num_files_lost=1)
+    lines = metrics_text(Metrics(), ModelState(ModelStatus.EMPTY), store).splitlines()
+    wanted = {"unicorn_store_failing 1", "unicorn_unkept_responses_total 3", "unicorn_store_lost_files_total 1"}
+    assert wanted | {"unicorn_well 0", "unicorn_ready 0"} <= set(lines)
+
+
 async def test_an_answer_that_is_cancelled_is_counted_so(
     client: httpx.AsyncClient, served: Served, engine: FakeEngine
 ) -> None:
@@ -85,7 +94,7 @@ async def test_an_answer_that_is_cancelled_is_counted_so(
         await engine.called.wait()
         assert (await metrics(client))["unicorn_websockets", labels()] == 1
     await engine.calls[0].closed.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while ("unicorn_answers_total", labels(outcome="cancelled")) not in (found := await metrics(client)):
             pass
     assert found["unicorn_websockets", labels()] == 0

@@ -19,7 +19,7 @@ from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.model_facts import ModelFacts
 from unicorn_async.engine.model_library import AdapterChoice, ModelChoice
 from unicorn_async.engine.placement import DevicePlan
-from unicorn_async.errors import CheckpointError
+from unicorn_async.errors import CheckpointError, DownloadError
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.server import ModelHost
 
@@ -122,6 +122,16 @@ async def test_a_damaged_model_is_refused_without_the_folders_it_lies_in(
     library.refuse = CheckpointError("/srv/hidden/model.safetensors: ends too early")
     error = (await client.post("/v1/models/placement", json={"model": "a"})).json()["error"]
     assert (error["code"], error["message"]) == ("model_unusable", "model.safetensors: ends too early")
+
+
+async def test_the_placement_of_a_model_whose_download_has_ended_is_refused(
+    client: httpx.AsyncClient, library: FakeLibrary
+) -> None:
+    library.refuse = DownloadError("org/a: the network is gone")
+    response = await client.post("/v1/models/placement", json={"model": "a"})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "model_unusable")
+    assert error["message"] == "org/a: the network is gone"
 
 
 async def test_the_loop_goes_on_while_files_are_read() -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.server.fake_library import FakeLibrary, prepared
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.model_library import ModelChoice
 from unicorn_async.errors import CheckpointError, EngineClosedError, OutOfMemoryError, UnicornError
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.server.model_host import ModelHost
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.errors import ApiError

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import openai
 import pytest
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.errors import PromptTooLongError, QueueFullError
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -87,7 +87,7 @@ async def test_a_response_that_has_ended_is_retrieved_as_a_stream(
     last = events[-1]
     assert last.type == "response.completed"
     assert last.response == whole
-    with pytest.raises(openai.BadRequestError, match="has no events"):  # not with the numbers that they had
+    with pytest.raises(openai.BadRequestError, match="with skip_missing"):  # not with the numbers that they had
         await client.responses.retrieve(whole.id, stream=True, starting_after=3)
 
 
@@ -237,7 +237,7 @@ async def test_logprobs_leave_out_what_a_stop_string_cut_off(
 
 
 async def test_responses_give_logprobs_in_deltas_and_in_the_end(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
-    engine.script = [Token(1, "a", -0.5), Token(2, "", -0.25, finish_reason=FinishReason.STOP)]
+    engine.script = [Token(1, "a", -0.5), Token(2, "", -0.25, finish_reason=FinishReason.STOP, num_unseen=1)]
     stream = await client.responses.create(
         model=MODEL, input="Hi", stream=True, include=["message.output_text.logprobs"]
     )
@@ -245,7 +245,7 @@ async def test_responses_give_logprobs_in_deltas_and_in_the_end(client: openai.A
     deltas = [event for event in events if event.type == "response.output_text.delta"]
     assert [entry.token for entry in deltas[0].logprobs] == ["<1>"]
     done = [event for event in events if event.type == "response.output_text.done"]
-    assert [entry.token for entry in done[0].logprobs] == ["<1>", "<2>"]
+    assert [entry.token for entry in done[0].logprobs] == ["<1>"]
 
 
 async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
@@ -305,3 +305,14 @@ async def test_cancelling_over_http_ends_the_stream(client: openai.AsyncOpenAI, 
             assert cancelled.output_text == "Hello there,"
     assert kinds[-1] == "response.incomplete"
     assert engine.calls[0].closed.is_set()
+
+
+async def test_what_shows_nothing_is_in_no_delta_and_not_in_the_end(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    engine.script = [Token(1, "a", -0.5), Token(2, "", -0.25, finish_reason=FinishReason.LENGTH)]
+    stream = await client.responses.create(model=MODEL, input="Hi", stream=True, top_logprobs=0)
+    events = [event async for event in stream]
+    deltas = [entry.token for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
+    done = next(event for event in events if event.type == "response.output_text.done")
+    assert deltas == [entry.token for entry in done.logprobs] == ["<1>"]

@@ -22,7 +22,7 @@ PIECES = ["<think>", "\n", "Why", "?", "\n", "</think>", "\n\n", "Yes", "."]
 
 def script(pieces: list[str], reason: FinishReason = FinishReason.STOP) -> list[Token]:
     tokens = [Token(number, piece, -0.1 * number) for number, piece in enumerate(pieces)]
-    return [*tokens, Token(99, "", -0.9, finish_reason=reason)]
+    return [*tokens, Token(99, "", -0.9, finish_reason=reason, num_unseen=1)]
 
 
 @pytest.fixture
@@ -106,11 +106,11 @@ async def test_log_probabilities_are_of_the_answer_alone(client: openai.AsyncOpe
     assert message.type == "message"
     part = message.content[0]
     assert part.type == "output_text"
-    assert [entry.token for entry in part.logprobs or ()] == ["<6>", "<7>", "<8>", "<99>"]
+    assert [entry.token for entry in part.logprobs or ()] == ["<6>", "<7>", "<8>"]
     chat = await client.chat.completions.create(model=MODEL, messages=CHAT, logprobs=True)
     found = chat.choices[0].logprobs
     assert found is not None
-    assert [entry.token for entry in found.content or ()] == ["<6>", "<7>", "<8>", "<99>"]
+    assert [entry.token for entry in found.content or ()] == ["<6>", "<7>", "<8>"]
 
 
 async def test_a_chat_has_its_thoughts_beside_the_content(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:

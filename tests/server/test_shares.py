@@ -56,6 +56,25 @@ def test_a_ledger_counts_and_refuses_with_the_figures() -> None:
     assert ledger.held == {"ben": 10}
     with pytest.raises(ApiError):
         ledger.claim("anna", 3, limit=2)
+    each = ledger.claim_each("anna", 6)
+    with pytest.raises(ApiError, match="anna has 6 of at most 10, and asks for 5 more"):
+        ledger.claim_each("anna", 5)
+    assert ledger.held == {"anna": 6, "ben": 10}
+    for lease in each:
+        lease.release()
+    assert ledger.held == {"ben": 10}
+
+
+def test_all_clients_together_hold_so_much() -> None:
+    ledger = Ledger(10, what="things", code="too_many_things", total=12)
+    first = ledger.claim("anna", 10)
+    second = ledger.claim("ben", 2)
+    with pytest.raises(ApiError, match="things: there are 12 of at most 12, and 1 more are asked for") as caught:
+        second.add(1)
+    assert (caught.value.status, caught.value.code) == (503, "too_many_things")
+    first.release()
+    second.add(8)
+    assert ledger.held == {"ben": 10}
 
 
 async def test_one_client_has_so_many_requests_and_others_go_on(serve_with: ServeWith, engine: FakeEngine) -> None:
@@ -81,6 +100,29 @@ async def test_one_client_has_so_many_requests_and_others_go_on(serve_with: Serv
         engine.hold[0].set()
         assert await asyncio.gather(*held) == [(200, "")] * 4
         assert await ask("a") == (200, "")
+
+
+@pytest.mark.parametrize("max_tokens", [0, 3])
+async def test_of_two_requests_for_many_answers_one_gets_its_places(
+    serve_with: ServeWith, engine: FakeEngine, max_tokens: int
+) -> None:
+    options = ServerOptions(max_client_requests=5)
+    async with serve_with(options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        body = {"prompt": "Hi", "n": 3, "max_tokens": max_tokens, "echo": True}
+        refused = await client.post("/v1/completions", json=body | {"n": 6})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests")
+        assert "has 0 of at most 5, and asks for 6 more" in refused.json()["error"]["message"]
+        assert engine.calls == []
+        if max_tokens:
+            engine.hold[0] = asyncio.Event()
+            held = asyncio.create_task(client.post("/v1/completions", json=body))
+            await under_way(engine, 3)
+            assert (await client.post("/v1/completions", json=body)).status_code == 429
+            assert len(engine.calls) == 3
+            engine.hold[0].set()
+            assert (await held).status_code == 200
+        for _ in range(3):
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
 
 
 async def test_a_request_that_gets_no_place_in_time_is_told_so(serve_with: ServeWith, engine: FakeEngine) -> None:

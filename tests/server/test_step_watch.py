@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.conftest import serving
 from tests.server.ws_client import connected
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 from unicorn_async.scheduler.sequence import Sequence
 from unicorn_async.server.step_watch import MAX_WATCHERS
@@ -48,7 +48,7 @@ async def steps_of(client: JsonSocket) -> dict[str, Any]:
 
 
 async def watched(served: Served, engine: FakeEngine, *, wanted: bool = True) -> None:
-    async with asyncio.timeout(5), httpx.AsyncClient(base_url=served.url) as client:
+    async with asyncio.timeout(20), httpx.AsyncClient(base_url=served.url) as client:
         while engine.steps.is_watched is not wanted:
             await client.get("/health")
 

@@ -112,6 +112,19 @@ async def test_other_forms_than_json(demo: openai.AsyncOpenAI, extra: dict[str, 
     if "structured_outputs" in extra:
         completion = await demo.chat.completions.create(model="demo", messages=CHAT, extra_body=extra)  # type: ignore[arg-type]
         assert re.fullmatch(pattern, completion.choices[0].message.content or "")
+        text = await demo.completions.create(model="demo", prompt="Hi", extra_body=extra)
+        assert re.fullmatch(pattern, text.choices[0].text)
+
+
+async def test_texts_are_continued_in_a_wanted_form(demo: openai.AsyncOpenAI) -> None:
+    schema = {"enum": ["a", "b"]}
+    wanted = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    completion = await demo.completions.create(model="demo", prompt=["Hi", "Ho"], n=2, extra_body=wanted)
+    assert {choice.text for choice in completion.choices} <= {'"a"', '"b"'}
+    refusable = {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}, "strict": True}}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await demo.completions.create(model="demo", prompt="Hi", extra_body=refusable)
+    assert refused.value.param == "response_format.json_schema.schema"
 
 
 async def test_json_objects(demo: openai.AsyncOpenAI) -> None:
@@ -249,6 +262,32 @@ async def test_an_object_may_have_a_schema_and_the_answer_says_how_it_was_served
     assert chunks.text.count('"service_tier":"default"') == chunks.text.count('"object":"chat.completion.chunk"') > 1
 
 
+TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("responses", {"input": "Hi", **CHOICE}, "structured_outputs.choice"),
+        ("responses", {"input": "Hi", "tools": [TOOL], "tool_choice": "required"}, "tools"),
+        (
+            "chat/completions",
+            {"messages": CHAT, "response_format": {"type": "json_object"}},
+            "response_format.type",
+        ),
+    ],
+)
+async def test_a_dead_end_amid_an_answer_names_the_field(
+    served: Served, engine: FakeEngine, path: str, body: dict[str, Any], param: str
+) -> None:
+    engine.fail[1] = GrammarError("nothing can follow here")
+    async with httpx.AsyncClient(base_url=f"{served.url}/v1/") as client:
+        refused = await client.post(path, json=body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["message"]) == (400, param, f"{param}: nothing can follow here")
+
+
 async def test_the_grammar_is_among_the_sampling_parameters(served: Served, engine: FakeEngine) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}
     async with httpx.AsyncClient(base_url=served.url) as client:
@@ -284,3 +323,19 @@ async def test_an_answer_in_a_form_is_no_thought_wherever_the_prompt_ends(served
     assert [item["type"] for item in formed["output"]] == ["message"]
     assert formed["output"][0]["content"][0]["text"] == choice["message"]["content"] == '{"a": 1}'
     assert free["output"][0]["type"] == "reasoning"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_objects_of_strict_schemas_have_the_properties_that_these_name(
+    served: Served, engine: FakeEngine, strict: bool
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}
+    wanted = {"type": "json_schema", "name": "x", "schema": schema, "strict": strict}
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        response = (await client.post("/v1/responses", json={"input": "Hi", "text": {"format": wanted}})).json()
+    assert response["text"]["format"]["schema"] == schema
+    grammar = engine.calls[0].sampling.grammar
+    assert grammar is not None
+    found = json.loads(grammar.source)
+    closed = [part.get("additionalProperties") is False for part in (found, found["properties"]["a"])]
+    assert closed == [strict, strict]

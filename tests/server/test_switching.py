@@ -270,6 +270,8 @@ async def test_unload_closes_the_model(client: httpx.AsyncClient, library: FakeL
     await load(client, "a")
     refused = await client.post("/v1/models/unload", json={"model": "b"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+    unnamed = await client.post("/v1/models/unload", json={"model": ""})
+    assert (unnamed.status_code, unnamed.json()["error"]["param"]) == (400, "model")
     done = await client.post("/v1/models/unload", json={"model": "a", "wait": True})
     assert (done.status_code, done.json()["status"]) == (200, "empty")
     assert library.num_open == 0

@@ -41,10 +41,38 @@ async def test_text_becomes_tokens_with_the_defaults_of_each_server(
     ]
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"content": "a", "add_special_tokens": True}, "add_special_tokens"),
+        ({"prompt": "a", "add_special": False}, "add_special"),
+        ({**CHAT, "add_special": True}, "add_special"),
+        ({**CHAT, "add_special_tokens": True}, "add_special_tokens"),
+        ({**CHAT, "parse_special": True}, "parse_special"),
+    ],
+)
+async def test_what_another_kind_of_text_takes_is_refused_by_name(
+    client: httpx.AsyncClient, body: dict[str, Any], param: str
+) -> None:
+    reply = await client.post("/tokenize", json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
 async def test_conversations_become_tokens_and_text(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     assert (await client.post("/tokenize", json={**CHAT, "add_generation_prompt": False})).json()["count"] == 3
     assert engine.fake_tokenizer.options[-1]["add_generation_prompt"] is False
     assert (await client.post("/apply-template", json=CHAT)).json() == {"prompt": "[user]Hi you"}
+
+
+async def test_the_prompt_has_the_tools_that_the_model_is_told_of(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    tools = {"tools": [{"type": "function", "function": {"name": "look_up", "description": "Looks things up."}}]}
+    plain = (await client.post("/tokenize", json=CHAT)).json()["count"]
+    assert (await client.post("/tokenize", json={**CHAT, **tools})).json()["count"] > plain
+    assert "Looks things up." in (await client.post("/apply-template", json={**CHAT, **tools})).json()["prompt"]
+    untold = {**CHAT, **tools, "tool_choice": "none"}
+    assert (await client.post("/tokenize", json=untold)).json()["count"] == plain
 
 
 async def test_tokens_become_text(client: httpx.AsyncClient, engine: FakeEngine) -> None:
@@ -58,6 +86,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
     ("/tokenize", {"content": "a", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
     ("/tokenize", {"content": 5}, "content"),
+    ("/tokenize", {"content": "a", "tools": []}, "tools"),
+    ("/apply-template", {**CHAT, "tools": [{"type": "web_search"}]}, "tools[0].type"),
     ("/detokenize", {}, "tokens"),
     ("/detokenize", {"tokens": [1, "a"]}, "tokens"),
     ("/apply-template", {"messages": []}, "messages"),

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from unicorn_async.errors import PromptTooLongError
+from unicorn_async.client_turns import TurnBounds
+from unicorn_async.errors import PromptTooLongError, QueueFullError
 from unicorn_async.server import ServerOptions
+from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.tokenizing import Tokenizing
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage
 
@@ -42,7 +44,7 @@ class SlowTokenizer:
         if text == "bad":
             raise PromptTooLongError("too long")
         if len(text) > LONG_CHARS:
-            assert self.go.acquire(timeout=5)
+            assert self.go.acquire(timeout=20)
         return [max_context or 0]
 
 
@@ -97,6 +99,25 @@ async def test_who_goes_while_its_conversation_is_encoded_takes_no_turn_with_it(
     await asyncio.sleep(0)
     slow.go.release(3)
     assert await waits == [7]
+
+
+async def test_a_text_whose_turn_does_not_come_is_the_server_s_fault_and_one_too_many_the_client_s() -> None:
+    slow, tokenizing = SlowTokenizer(), Tokenizing(TurnBounds(at_a_time=1, max_of_client=1, max_waiting=9, wait_s=60.0))
+    running, waits = begin(tokenizing, slow, LONG), begin(tokenizing, slow, LONG)
+    with pytest.raises(QueueFullError, match="1 texts wait to be encoded already"):
+        await begin(tokenizing, slow, LONG)
+    slow.go.release(2)
+    assert await asyncio.gather(running, waits) == [[7], [7]]
+    tokenizing.close()
+    tokenizing = Tokenizing(TurnBounds(at_a_time=1, max_of_client=1, max_waiting=9, wait_s=0.0))
+    running = begin(tokenizing, slow, LONG)
+    await asyncio.sleep(0)
+    with pytest.raises(ApiError, match="did not come within 0 s") as caught:
+        await begin(tokenizing, slow, LONG)
+    assert (caught.value.status, caught.value.code, caught.value.retry_s) == (503, "tokenizer_busy", 10)
+    slow.go.release()
+    assert await running == [7]
+    tokenizing.close()
 
 
 async def test_the_loop_goes_on_while_a_conversation_is_encoded(serve_with: ServeWith, engine: FakeEngine) -> None:

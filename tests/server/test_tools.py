@@ -188,6 +188,23 @@ async def test_a_call_that_is_cut_off_is_incomplete(client: openai.AsyncOpenAI, 
     assert response.output[0].type == "function_call" and response.output[0].status == "incomplete"
 
 
+@pytest.mark.parametrize("length", [6, 15, len(CALL) - 30])
+async def test_a_forced_call_that_is_cut_off_leaves_no_text(
+    client: openai.AsyncOpenAI, engine: FakeEngine, length: int
+) -> None:
+    engine.script = [*script(CALL[:length])[:-1], Token(7, "", finish_reason=FinishReason.LENGTH)]
+    response = await client.responses.create(model="fake-model", input="Hi", tools=TOOLS, tool_choice="required")
+    assert response.status == "incomplete"
+    kinds = ["function_call"] if length > 30 else []
+    assert [item.type for item in response.output] == kinds
+    completion = await client.chat.completions.create(
+        model="fake-model", messages=CHAT, tools=CHAT_TOOLS, tool_choice="required"
+    )
+    choice = completion.choices[0]
+    assert choice.finish_reason == "length" and not choice.message.content
+    assert [call.type for call in choice.message.tool_calls or ()] == (["function"] if kinds else [])
+
+
 async def test_calls_over_the_websocket(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
     engine.script = script(CALL)
     async with client.responses.connect() as connection:
@@ -277,6 +294,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
     ({"tools": [{"type": "function", "name": "a", "parameters": []}]}, "tools[0].parameters"),
+    ({"tools": [{"type": "function", "name": "a", "parameters": {"type": "string"}}]}, "tools[0].parameters"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1]"),
     ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import socket
 from typing import TYPE_CHECKING, cast
 
+import h11
 import httpx
 import pytest
 from uvicorn import Config
@@ -20,10 +22,13 @@ from tests.server.fake_engine import words
 from tests.server.ws_client import connected, text_of
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.server import ServerOptions
+from unicorn_async.server.http_protocol import HttpProtocol
 from unicorn_async.server.keys import ApiKey
 from unicorn_async.server.listener import bind, drop_silent
+from unicorn_async.server.port import Port
 from unicorn_async.server.stall import StallWatch, Unread
-from unicorn_async.server.websocket_protocol import MAX_IDLE_FRAMES, WebSocketProtocol
+from unicorn_async.server.strict_http import MAX_TURN_EVENTS, StrictConnection
+from unicorn_async.server.websocket_protocol import MAX_IDLE_FRAMES, MAX_TURN_FRAMES, WebSocketProtocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -87,6 +92,99 @@ async def test_what_may_be_read_in_two_ways_is_refused(served: Served, request_t
         assert answer.count(b"HTTP/1.1") == 1
 
 
+HEAD = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (HEAD + b"content-length: +5\r\n\r\nhello", 400),
+        (HEAD + b"content-length: 99999999999999999999\r\n\r\n", 413),
+        (HEAD + b"expect: 100-continue\r\ncontent-length: 99999999\r\n\r\n", 413),
+        (HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n", 400),
+        (HEAD + CHUNKED + b"1\r\n{\r\n-1\r\n", 400),
+        (HEAD + b"a: b\0\r\n\r\n", 400),
+        (HEAD + b"a:\r\n" * 128 + b"\r\n", 431),
+        (HEAD + b"a: %s\r\n\r\n" % (b"x" * (32 << 10)), 431),
+        (b"GET http://y/ready HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\nhost: x\r\n\r\n", 400),
+        (b"GET http://x/ready HTTP/1.1\r\nhost: x\r\n\r\n", 200),
+        (b"GET HTTP://X?a=b HTTP/1.1\r\nhost: x\r\n\r\n", 200),
+    ],
+    ids=[
+        *("sign", "length", "expect", "coding", "chunk", "zero", "headers", "head", "host"),
+        *("authority", "asterisk", "version", "absolute", "no-path"),
+    ],
+)
+async def test_an_odd_request_has_its_answer_and_one_line_of_the_log(
+    served: Served, caplog: pytest.LogCaptureFixture, request_text: bytes, status: int
+) -> None:
+    async with raw(served) as (reader, writer), asyncio.timeout(10):
+        writer.write(request_text)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        assert length is not None
+        body = await reader.readexactly(int(length[1]))
+        if status != 200:
+            assert json.loads(body)["error"]["message"]
+        port = writer.get_extra_info("sockname")[1]
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [str(port) in record.getMessage() for record in records] == [True] * (status in (400, 431))
+
+
+async def test_a_body_that_breaks_behind_its_answer_ends_the_connection_alone(
+    served: Served, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.hold[1] = asyncio.Event()
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        name = (await client.post("/v1/responses", json={"input": "Hi", "background": True})).json()["id"]
+        path = b"/v1/responses/%s?stream=true" % name.encode()
+        async with raw(served) as (reader, writer), asyncio.timeout(10):
+            writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\n" % path + CHUNKED)
+            await reader.readuntil(b"response.created")
+            writer.write(b"no chunk\r\n")
+            await reader.read()
+        engine.hold[1].set()
+        assert (await client.get("/ready")).status_code == 200
+    assert [record.exc_info for record in caplog.records if record.levelno >= logging.WARNING] == [None]
+
+
+async def test_a_body_in_many_parts_gets_a_bounded_part_of_each_turn_of_the_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    next_event, handle = StrictConnection.next_event, HttpProtocol.handle_events
+
+    def counted(of: StrictConnection) -> object:
+        event = next_event(of)
+        turns[-1] += isinstance(event, h11.Event)
+        return event
+
+    def handled(of: HttpProtocol) -> None:
+        turns.append(0)
+        handle(of)
+        assert turns[-1] <= MAX_TURN_EVENTS
+
+    monkeypatch.setattr(StrictConnection, "next_event", counted)
+    monkeypatch.setattr(HttpProtocol, "handle_events", handled)
+    text = json.dumps({"input": "Hi" * 1000}).encode()
+    parts = b"".join(b"1\r\n%c\r\n" % byte for byte in text) + b"0\r\n\r\n"
+    async with raw(served) as (reader, writer), asyncio.timeout(10):
+        for _ in range(3):
+            writer.write(HEAD + CHUNKED + parts + b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")
+        for _ in range(6):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            length = re.search(rb"content-length: (\d+)", head.lower())
+            assert length is not None
+            await reader.readexactly(int(length[1]))
+    assert sum(turns) == 3 * (len(text) + 2 + 2)
+
+
 @pytest.mark.parametrize(
     "request_text",
     [
@@ -96,13 +194,12 @@ async def test_what_may_be_read_in_two_ways_is_refused(served: Served, request_t
         UPGRADE.replace(b"GET", b"POST") % b"/v1/responses",
         UPGRADE.replace(b"GET", b"HEAD") % b"/v1/responses",
         UPGRADE.replace(b"host: x", b"host: x\r\ncookie: " + b"x" * 9000) % b"/v1/responses",
-        UPGRADE.replace(b"host: x", b"host: x" + b"\r\na: b" * 200) % b"/v1/responses",
         UPGRADE % (b"/v1/responses?" + b"x" * 9000),
     ],
-    ids=["no-body", "body", "chunks", "post", "head", "long-header", "many-headers", "long-line"],
+    ids=["no-body", "body", "chunks", "post", "head", "long-header", "long-line"],
 )
 async def test_a_handshake_that_is_none_is_refused(served: Served, request_text: bytes) -> None:
-    async with raw(served) as (reader, writer), asyncio.timeout(5):
+    async with raw(served) as (reader, writer), asyncio.timeout(20):
         writer.write(request_text)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
@@ -129,14 +226,14 @@ async def test_a_head_or_the_rest_of_a_body_that_does_not_come_ends_the_connecti
     options = ServerOptions(header_timeout_s=0.1, idle_timeout_s=0.1)
     async with serve_with(options) as served, raw(served) as (reader, writer):
         writer.write(sent)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await reader.read()
 
 
 async def test_bytes_that_trickle_do_not_keep_a_connection(serve_with: ServeWith) -> None:
     async with serve_with(ServerOptions(header_timeout_s=0.1)) as served, raw(served) as (reader, writer):
         ended = asyncio.create_task(reader.read())
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             while not ended.done():
                 writer.write(b"G")
                 await asyncio.sleep(0.01)
@@ -196,7 +293,8 @@ class Pipe(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written: list[bytes] = []
-        self.is_aborted = False
+        self.aborted = asyncio.Event()
+        self.is_read = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written.append(bytes(data))
@@ -205,26 +303,40 @@ class Pipe(asyncio.Transport):
         return 100_000
 
     def pause_reading(self) -> None:
-        """Go on."""
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
 
     def is_closing(self) -> bool:
-        return self.is_aborted
+        return self.aborted.is_set()
 
     def abort(self) -> None:
-        self.is_aborted = True
+        self.aborted.set()
 
 
-async def websocket_on(pipe: Pipe) -> WebSocketProtocol:
+async def websocket_on(pipe: Pipe, options: ServerOptions | None = None) -> WebSocketProtocol:
     async def app(scope: object, receive: object, send: object) -> None:
         await asyncio.Event().wait()
 
     config = Config(app, lifespan="off", log_config=None)
-    protocol = WebSocketProtocol(
-        Unread(1 << 20), ServerOptions(), config=config, server_state=ServerState(), app_state={}
-    )
+    arguments = {"config": config, "server_state": ServerState(), "app_state": {}}
+    protocol = WebSocketProtocol(Port.of(options or ServerOptions()), **arguments)
     protocol.connection_made(pipe)
-    protocol.data_received(UPGRADE % b"/")
+    await given(protocol, UPGRADE % b"/")
     return protocol
+
+
+async def given(protocol: WebSocketProtocol, data: bytes) -> None:
+    """Have a protocol take what came, in a turn of the loop that is its own."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+    protocol.data_received(data)
+
+
+async def take_all(protocol: WebSocketProtocol) -> None:
+    while True:
+        await protocol.receive()
 
 
 def from_client(opcode: Opcode, data: bytes, *, fin: bool = True) -> bytes:
@@ -236,11 +348,11 @@ async def test_pings_of_who_reads_nothing_are_answered_once() -> None:
     protocol = await websocket_on(pipe)
     protocol.pause_writing()
     for number in range(500):
-        protocol.data_received(from_client(Opcode.PING, b"%125d" % number))
+        await given(protocol, from_client(Opcode.PING, b"%125d" % number))
     assert pipe.written == []
     protocol.resume_writing()
     assert pipe.written == [Frame(Opcode.PONG, b"%125d" % 499).serialize(mask=False)]
-    protocol.data_received(from_client(Opcode.PING, b"again"))
+    await given(protocol, from_client(Opcode.PING, b"again"))
     assert pipe.written[1:] == [Frame(Opcode.PONG, b"again").serialize(mask=False)]
     for task in protocol.tasks:
         task.cancel()
@@ -267,11 +379,14 @@ async def test_who_sends_frames_that_ask_for_nothing_without_end_is_sent_away(
         return handle(of)
 
     monkeypatch.setattr(WebSocketProtocol, "_may_idle", counted)
+    protocol.tasks.add(asyncio.create_task(take_all(protocol)))
     protocol.data_received(frames * 20_000)  # what a socket gives at once
+    async with asyncio.timeout(10):
+        await pipe.aborted.wait()
     assert MAX_IDLE_FRAMES < seen < 2 * MAX_IDLE_FRAMES
-    assert pipe.is_aborted
     for _ in range(10):
         protocol.data_received(frames * 1000)
+        await asyncio.sleep(0)
     assert seen < 2 * MAX_IDLE_FRAMES
     for task in protocol.tasks:
         task.cancel()
@@ -285,16 +400,89 @@ async def test_a_flood_tells_its_client_why_it_ends(served: Served) -> None:
         assert b"frames that ask for nothing" in await reader.read()
 
 
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        (from_client(Opcode.TEXT, b'{"type": "\xff, which is no text"}'), 1007),
+        (from_client(Opcode.TEXT, b"\xc3", fin=False) + from_client(Opcode.CONT, b", half a letter"), 1007),
+        (from_client(Opcode.CONT, b"the rest of nothing"), 1002),
+        (b"\xf1\x80\0\0\0\0", 1002),
+    ],
+    ids=["text", "parts", "rest", "reserved-bits"],
+)
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_line_of_the_log_says_why_a_websocket_was_closed(
+    served: Served, caplog: pytest.LogCaptureFixture, frames: bytes, code: int, is_open: bool
+) -> None:
+    async with raw(served) as (reader, writer), asyncio.timeout(10):
+        writer.write(UPGRADE % b"/v1/responses" + (b"" if is_open else frames))
+        if is_open:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(frames)
+            assert (await reader.read())[2:4] == code.to_bytes(2)
+        else:
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        port = writer.get_extra_info("sockname")[1]
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [(str(port) in record.getMessage(), record.exc_info) for record in records] == [(True, None)]
+
+
+@pytest.mark.parametrize("is_message", [False, True], ids=["parts", "messages"])
+async def test_a_flood_gets_a_bounded_part_of_each_turn_of_the_loop(
+    is_message: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, seen = Pipe(), 0
+    protocol = await websocket_on(pipe)
+    handle = type(protocol).handle_events
+
+    def counted(of: WebSocketProtocol) -> None:
+        nonlocal seen
+        seen += 1
+        handle(of)
+
+    monkeypatch.setattr(WebSocketProtocol, "handle_events", counted)
+    protocol.tasks.add(asyncio.create_task(take_all(protocol)))
+    opcode = Opcode.TEXT if is_message else Opcode.CONT
+    if not is_message:
+        protocol.data_received(from_client(Opcode.TEXT, b"a", fin=False))
+    most = 1 if is_message else MAX_TURN_FRAMES
+    protocol.data_received(from_client(opcode, b"%016d" % 7, fin=is_message) * 500)
+    num_turns = 0
+    while seen < 500 + (not is_message):
+        assert not pipe.is_read
+        num_turns, earlier = num_turns + 1, seen
+        await asyncio.sleep(0)
+        assert seen - earlier <= most
+        assert num_turns < 5000
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert pipe.is_read
+    for task in protocol.tasks:
+        task.cancel()
+
+
+async def test_what_came_at_once_is_taken_in_order_to_its_end(served: Served) -> None:
+    events = [json.dumps({"type": f"unknown {number}", "stream_id": str(number)}).encode() for number in range(300)]
+    async with raw(served) as (reader, writer), asyncio.timeout(10):
+        writer.write(UPGRADE % b"/v1/responses")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"".join(from_client(Opcode.TEXT, event) for event in events))
+        answers = await reader.readuntil(b'"stream_id":"299"')
+    found = re.findall(rb'"stream_id":"(\d+)"', answers)
+    assert found == [b"%d" % number for number in range(300)]
+
+
 async def test_a_message_in_a_million_parts_takes_what_it_has() -> None:
     protocol = await websocket_on(Pipe())
-    protocol.data_received(from_client(Opcode.TEXT, b"", fin=False))
-    for _ in range(1000):
-        protocol.data_received(from_client(Opcode.CONT, b"", fin=False) + from_client(Opcode.CONT, b"a", fin=False))
+    await given(protocol, from_client(Opcode.TEXT, b"", fin=False))
+    for _ in range(900):
+        await given(protocol, from_client(Opcode.CONT, b"", fin=False) + from_client(Opcode.CONT, b"a", fin=False))
     assert len(protocol.frames) == 1
-    protocol.data_received(from_client(Opcode.CONT, b"!"))
+    await given(protocol, from_client(Opcode.CONT, b"!"))
     assert protocol.queue.get_nowait() == {"type": "websocket.connect"}
     message = cast("dict[str, object]", protocol.queue.get_nowait())
-    assert message == {"type": "websocket.receive", "text": "a" * 1000 + "!"}
+    assert message == {"type": "websocket.receive", "text": "a" * 900 + "!"}
     for task in protocol.tasks:
         task.cancel()
 
@@ -343,7 +531,7 @@ async def test_of_too_much_that_nobody_takes_the_oldest_goes() -> None:
         watch.begin(pipe)
         if pipe is pipes[1]:
             watch.end()
-    assert [pipe.is_aborted for pipe in pipes] == [True, False, False, False]
+    assert [pipe.aborted.is_set() for pipe in pipes] == [True, False, False, False]
     for watch in watches:
         watch.end()
 
@@ -371,7 +559,7 @@ async def test_who_does_not_take_the_last_write_is_cut_off(
             else:
                 query = b"?stream=true&starting_after=7" if transport == "stream" else b""
                 writer.write(b"GET /v1/responses/%s%s HTTP/1.1\r\nhost: x\r\n\r\n" % (name.encode(), query))
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(20):
                 await log.seen.wait()
     logging.getLogger("unicorn_async.server").removeHandler(log)
 
@@ -403,7 +591,7 @@ async def test_who_is_gone_behind_a_half_closed_connection_ends_its_answer(serve
         writer.write(post("/v1/chat/completions", {**CHAT, "stream": True}))
         await reader.readuntil(b"Hello")
         writer.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await engine.calls[0].closed.wait()
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from jsonschema import Draft202012Validator
 from websockets.asyncio.client import connect
+
+from unicorn_async.server.asyncapi import description
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,6 +19,22 @@ if TYPE_CHECKING:
 
 FINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 Event = dict[str, Any]
+
+
+@cache
+def validators() -> dict[str, Draft202012Validator]:
+    """What checks events, by their types."""
+    found: Any = description("1")
+    messages = found["channels"]["responses"]["messages"]
+    return {name: Draft202012Validator(message["payload"]) for name, message in messages.items()}
+
+
+def check_described(event: Event) -> None:
+    """Compare an event with the description of the websocket, which names each of its fields."""
+    validator = validators()[event["type"]]
+    validator.validate(event)
+    schema: Any = validator.schema
+    assert event.keys() <= schema["properties"].keys(), event
 
 
 class JsonSocket:
@@ -30,7 +50,9 @@ class JsonSocket:
         await self.send({"type": "response.create", "input": text, **fields})
 
     async def receive(self) -> Event:
+        """Return the next event, which has to be as it is described."""
         event: Event = json.loads(await self.socket.recv())
+        check_described(event)
         return event
 
     async def until(self, *kinds: str) -> list[Event]:

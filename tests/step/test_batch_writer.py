@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 
 from tests.scheduler.foreseeing import AnyCosts, Foreseeing
-from unicorn_async.config import SamplingParams
 from unicorn_async.grammar import Grammar
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
 from unicorn_async.ops.sample_rows import NO_BIASES, NO_MASK, NO_STATE, SAMPLE_MARK, SAMPLE_ROW
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
 from unicorn_async.scheduler.speculation import Speculation
-from unicorn_async.step.attention_writer import AttentionWriter
+from unicorn_async.scheduler.state_copies import GivenState, KeptState
+from unicorn_async.step.attention_writer import AttentionWriter, GroupCut
 from unicorn_async.step.batch_writer import BatchWriter
 from unicorn_async.step.bias_rows import ROW_BIASES
-from unicorn_async.step.frame import Frame, FrameLimits
+from unicorn_async.step.frame import MOST_UNCOUNTED, Frame, FrameLimits
 
 if TYPE_CHECKING:
     from unicorn_async.ops.attention_plan import AttentionPlan
@@ -35,15 +36,29 @@ BLOCK_SIZE = 4
 
 
 class Grids:
-    """Stands in for an attention plan."""
+    """Stands in for an attention plan with prefill tiles of so many queries."""
 
-    query_tile = 8
+    def __init__(self, query_tile: int) -> None:
+        self.query_tile = query_tile
 
     def decode_grid(self, contexts: list[int], window: int, num_tokens: int) -> tuple[int, int, int]:
         return (len(contexts), 1, 1)
 
     def prefill_grid(self, num_tiles: int) -> tuple[int, int, int]:
         return (num_tiles, 1, 1)
+
+
+GROUPS = [GroupCut(window, cast("AttentionPlan", Grids(tile))) for window, tile in zip(WINDOWS, (8, 5), strict=True)]
+
+
+class Always(AnyCosts):
+    """Takes three tokens to be worth their time."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(0))
+
+    def worth(self, *_: Any, **__: Any) -> int:
+        return 3
 
 
 class PlainMasks(dict[int, bytes]):
@@ -83,7 +98,7 @@ class PlainFrame:
             "logit_rows": (np.uint32, (LIMITS.logit_rows,)),
             "sample_rows": (SAMPLE_ROW, (sequences,)),
             "resets": (np.uint32, (sequences,)),
-            "marks": (SAMPLE_MARK, (tokens,)),
+            "marks": (SAMPLE_MARK, (tokens + MOST_UNCOUNTED,)),
             "runs": (TOKEN_RUN, (tokens,)),
             "slot_mapping": (np.uint32, (groups, tokens)),
             "query_start": (np.uint32, (sequences,)),
@@ -91,7 +106,7 @@ class PlainFrame:
             "context_len": (np.uint32, (sequences,)),
             "block_tables": (np.uint32, (groups, sequences, LIMITS.blocks)),
             "decode_items": (np.uint32, (sequences, 2)),
-            "prefill_tiles": (np.uint32, (LIMITS.tiles, 2)),
+            "prefill_tiles": (np.uint32, (groups, LIMITS.tiles, 2)),
             "grids": (np.uint32, (groups, 2, 3)),
         }
         arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
@@ -127,6 +142,7 @@ def make_scheduler(speculation: Speculation | None = None) -> Scheduler:
         max_waiting=32,
         max_logit_rows=LIMITS.logit_rows,
         eos_token_ids=(),
+        num_spare_states=40,
     )
 
 
@@ -135,7 +151,7 @@ def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
     rng = Random(seed)
     scheduler = make_scheduler()
     writer = BatchWriter(LIMITS)
-    attention = AttentionWriter(BLOCK_SIZE, WINDOWS, cast("AttentionPlan", Grids()))
+    attention = AttentionWriter(BLOCK_SIZE, GROUPS)
     used = PlainFrame()
     for number in range(24):
         sampling = SamplingParams(max_tokens=rng.randint(1, 20), temperature=rng.choice((0.0, 0.7)))
@@ -160,7 +176,7 @@ def test_a_used_frame_holds_what_a_fresh_one_would_with_proposals(seed: int) -> 
     rng = Random(seed)
     scheduler = make_scheduler(Speculation(AnyCosts(rng), LIMITS.sequences))
     writer = BatchWriter(LIMITS)
-    attention = AttentionWriter(BLOCK_SIZE, WINDOWS, cast("AttentionPlan", Grids()))
+    attention = AttentionWriter(BLOCK_SIZE, GROUPS)
     used, num_proposed, last = PlainFrame(), 0, {}
     for number in range(8):
         sequence = Sequence(str(number), (1, 2, 3, 4), SamplingParams(max_tokens=40), seed=rng.getrandbits(64))
@@ -175,6 +191,7 @@ def test_a_used_frame_holds_what_a_fresh_one_would_with_proposals(seed: int) -> 
             assert parts[0].has_proposals == (batch.has_proposals and shapes[0].tokens <= 4)
             assert used.seen(batch, shapes[0].samples) == fresh.seen(batch, shapes[0].samples)
             check_tokens(batch, used, last)
+            check_slots(batch, used)
             num_proposed += batch.has_proposals
             tokens = [rng.choice((5, 5, 5, 6)) for _ in range(batch.num_samples)]
             sampled = [item.sequence for item in batch.scheduled if item.samples]
@@ -183,6 +200,16 @@ def test_a_used_frame_holds_what_a_fresh_one_would_with_proposals(seed: int) -> 
             if rng.random() < 0.05:
                 break
     assert num_proposed > 20
+
+
+def check_slots(batch: Batch, frame: PlainFrame) -> None:
+    """See that keys and values go where their positions are, however many blocks a sequence has for proposals."""
+    for group, slots in enumerate(frame.arrays["slot_mapping"][:, : batch.num_tokens].tolist()):
+        tables = [item.sequence.block_tables[group] for item in batch.scheduled for _ in range(item.num_tokens)]
+        positions = frame.arrays["positions"][: batch.num_tokens].tolist()
+        places = [divmod(position, BLOCK_SIZE) for position in positions]
+        expected = [table[block] * BLOCK_SIZE + at for table, (block, at) in zip(tables, places, strict=True)]
+        assert slots == expected
 
 
 def check_tokens(batch: Batch, frame: PlainFrame, last: dict[Sequence, int]) -> None:
@@ -231,6 +258,49 @@ def test_a_step_says_where_each_token_stands_among_those_of_its_sequence() -> No
     assert set(runs["state_index"][6 : shape.tokens].tolist()) == {NO_STATE}
     last = LAST_OF_RUN
     assert runs["offset"][:6].tolist() == [0, 1, 2 + last, last, 0, 1 + last]
+
+
+def test_a_step_leaves_the_state_behind_each_proposed_token_in_a_row_of_its_own() -> None:
+    scheduler, frame = make_scheduler(Speculation(Always(), 8)), cast("Frame", PlainFrame())
+    for number in range(2):
+        sequence = Sequence(str(number), (1,) * 3, SamplingParams(max_tokens=9), seed=number)
+        sequence.proposer = Foreseeing(Random(0), 1.0, [5] * 9)
+        scheduler.add(sequence)
+    writer, runs = BatchWriter(LIMITS), frame.arguments.arrays["runs"]
+    scheduler.commit(cast("Batch", scheduler.schedule()), [5, 5])
+    batch = cast("Batch", scheduler.schedule())
+    writer.write(batch, frame)
+    one, other = (item.sequence for item in batch.scheduled if not item.proposal)
+    assert [item.sequence for item in batch.scheduled] == [one] * 4 + [other] * 4
+    rows = [item.state_row for item in batch.scheduled]
+    assert runs["source"][:8].tolist() == [one.state_index] * 4 + [other.state_index] * 4
+    assert runs["kept"][:8].tolist() == [*rows[:3], NO_STATE, *rows[4:7], NO_STATE]
+    assert runs["state_index"][:8].tolist() == [rows[3]] * 4 + [rows[7]] * 4
+    assert runs["offset"][:8].tolist() == [0, 1, 2, 3 + LAST_OF_RUN] * 2
+    scheduler.commit(batch, [5, 5, 6, 5, 6, 5, 5, 5])
+    writer.write(cast("Batch", scheduler.schedule()), frame)
+    assert runs["source"][[0, 4]].tolist() == [rows[2], rows[4]]
+
+
+def test_a_step_says_which_states_sequences_begin_with_and_which_are_kept() -> None:
+    scheduler, frame = make_scheduler(), cast("Frame", PlainFrame())
+    for number in range(2):
+        scheduler.add(Sequence(str(number), (1,) * 3, SamplingParams(max_tokens=9), seed=number))
+    batch = cast("Batch", scheduler.schedule())
+    one, other = (item.sequence for item in batch.scheduled)
+    writer, runs = BatchWriter(LIMITS), frame.arguments.arrays["runs"]
+    kept = KeptState(one, 2, 20), KeptState(other, 3, 21)
+    writer.write(replace(batch, given=(GivenState(other, 22),), kept=kept), frame)
+    assert runs["source"][:6].tolist() == [one.state_index] * 3 + [22] * 3
+    assert runs["kept"][:6].tolist() == [NO_STATE, 20, NO_STATE, NO_STATE, NO_STATE, 21]
+    scheduler.commit(batch, [5, 5])
+    for kept in ((), (KeptState(other, 5, 20),), (), ()):
+        batch = cast("Batch", scheduler.schedule())
+        assert batch.feeds_itself
+        writer.write(replace(batch, kept=kept), frame)
+        assert runs["source"][:2].tolist() == [one.state_index, other.state_index]
+        assert runs["kept"][:2].tolist() == [NO_STATE, 20 if kept else NO_STATE]
+        scheduler.commit(batch, [5, 5])
 
 
 def test_masks_are_written_for_each_step_and_named_in_their_rows() -> None:
@@ -286,3 +356,17 @@ def test_biases_are_named_in_their_rows_and_bans_end_with_the_least_length() -> 
         in_flight.append(batch)
         if step:
             scheduler.commit(in_flight[step - 1], [5] * 3)
+
+
+def test_each_group_has_prefill_tiles_of_its_own_size() -> None:
+    scheduler, frame = make_scheduler(), PlainFrame()
+    for number, length in enumerate((11, 1, 8)):
+        scheduler.add(Sequence(str(number), tuple(range(length)), SamplingParams(max_tokens=4), seed=0))
+    batch = scheduler.schedule()
+    assert batch is not None
+    parts = AttentionWriter(BLOCK_SIZE, GROUPS).write(batch, cast("AttentionArguments", frame), 32)
+    assert parts.has_prefill and parts.has_decode
+    assert frame.grids == [((1, 1, 1), (3, 1, 1)), ((1, 1, 1), (5, 1, 1))]
+    first, second = frame.arrays["prefill_tiles"]
+    assert first[:3].tolist() == [[0, 0], [0, 8], [2, 0]]
+    assert second[:5].tolist() == [[0, 0], [0, 5], [0, 10], [2, 0], [2, 5]]

@@ -10,9 +10,11 @@ import pytest
 
 import unicorn_async
 from tests.checkpoint.gguf.demo_file import mixed_demo, write_demo_gguf
-from unicorn_async.config import SamplingParams, WeightScheme
+from tests.engine.predicting_model import write_hybrid
+from unicorn_async.config import WeightScheme
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +36,7 @@ PLAIN = pytest.mark.whole("the same of models whose layers are alike, and of sho
         ("mixed", WeightScheme.AUTO),
         ("olmo3", WeightScheme.AUTO),
         pytest.param("lfm2", WeightScheme.AUTO, marks=PLAIN),
-        ("qwen3_5", WeightScheme.INT8),
+        ("qwen3_5", WeightScheme.INT8),  # with a layer that predicts
         pytest.param("cohere2", WeightScheme.INT8, marks=PLAIN),
     ],
     ids=["qwen3", "qwen3-int8", "demo", "mixed", "olmo3", "lfm2", "qwen3_5-int8", "cohere2-int8"],
@@ -59,7 +61,10 @@ async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_
     monkeypatch.setattr(KernelLibrary, "get", note_asked)
     if model == "mixed":  # of which no layer has the types of all others
         model = write_demo_gguf(tmp_path / "mixed.gguf", "Q4_K", mixed_demo())
-    async with open_engine(model, weights=weights) as engine:
+    directory, options = model, {}
+    if model == "qwen3_5":
+        directory, options = write_hybrid(tmp_path / "model", is_right=False), {"speculation": "auto"}
+    async with open_engine(directory, weights=weights, **options) as engine:
 
         async def answer(length: int, **sampling: Any) -> None:
             params = SamplingParams(max_tokens=3, ignore_eos=True, **sampling)
@@ -74,6 +79,7 @@ async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_
         await engine.logits(range(1, 41))
         await engine.loaded()
     names = {name for name, *_ in asked}
+    assert ("predictor_input" in names) == (model == "qwen3_5")
     assert {"sample_pick", "sample_finish", "sample_reset", "sample_count", "sample_bias"} <= names
     attention = {key for key in asked if key[0].startswith(("attention", "rope_cache"))}
     kinds = 2 if model == "olmo3" else 1  # of layers, whose rotations differ in more than frequencies

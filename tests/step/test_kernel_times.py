@@ -7,7 +7,7 @@ import pytest
 
 from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_limits import Limits
-from unicorn_async.config import SamplingParams, WeightScheme
+from unicorn_async.config import WeightScheme
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.manifest import Manifest
 from unicorn_async.gpu.timed_recorder import DispatchTime
@@ -16,6 +16,7 @@ from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.ops.rows import RowForm
 from unicorn_async.resources import resource_dir
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.kernel_times import KernelTimes
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from unicorn_async.config import KVDType, SamplingParams
+from unicorn_async.config import KVDType
 from unicorn_async.gpu.manifest import Manifest
 from unicorn_async.gpu.timed_recorder import DispatchTime
 from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.resources import resource_dir
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.step.work import DispatchWork, dispatch_work
 
 from .entry_kernel import entry_kernel

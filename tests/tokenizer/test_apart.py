@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import shutil
 import signal
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from unicorn_async.errors import PromptTooLongError, RequestError, TokenizerError, TokenizerLostError
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer
+from unicorn_async.tokenizer import outage as outage_module
 from unicorn_async.tokenizer.byte_bound import byte_bound
 from unicorn_async.tokenizer.caller import Caller
 from unicorn_async.tokenizer.encoder import BackendEncoder
@@ -67,7 +69,7 @@ def copies(process: TokenizerProcess) -> list[int]:
 
 def copy_of(process: TokenizerProcess) -> int:
     """Wait for one."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not (found := copies(process)):
         assert time.monotonic() < deadline
     return found[0]
@@ -111,7 +113,7 @@ def test_short_texts_do_not_wait_for_long_ones(process: TokenizerProcess, remote
         assert not encoding.done()
         os.kill(pid, signal.SIGCONT)
         assert encoding.result() == local.encode(text)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while copies(process):  # its memory is back
         assert time.monotonic() < deadline
 
@@ -167,6 +169,34 @@ def test_a_small_vocabulary_has_a_process_while_a_long_text_is_encoded(directory
         tokenizer.encode(LONG)
 
 
+def test_long_texts_that_cannot_be_encoded_are_an_outage_that_ends_by_itself(
+    directory: Path,
+    local: Tokenizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(outage_module, "_FIRST_DELAY_S", 1e-3)
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    shutil.copytree(directory, gone)
+    apart = OnDemandProcess(there)
+    tokenizer = local.with_apart(apart)
+    with closing(apart):
+        with pytest.raises(TokenizerLostError, match="no long text is encoded") as caught:
+            tokenizer.encode(LONG)
+        assert tokenizer.outages == {"long_texts": str(caught.value)}
+        assert str(tmp_path) not in str(caught.value)
+        assert tokenizer.encode("the fox") == local.encode("the fox")
+        thread = next(one for one in threading.enumerate() if one.name.startswith("retry the tokenizer's"))
+        gone.rename(there)
+        thread.join(60)  # it ends once the process can be had
+        assert not tokenizer.outages
+        assert apart._process is None
+        assert tokenizer.encode(LONG) == local.encode(LONG)
+    assert caplog.text.count("can't be had") == 1
+    assert str(there) in caplog.text
+
+
 def test_closing_ends_who_waits_for_a_long_text(directory: Path) -> None:
     process = TokenizerProcess(directory)
     remote = process.tokenizer()
@@ -188,7 +218,7 @@ def test_a_long_text_that_nobody_waits_for_any_more_is_given_up(
         caller.go()
         with pytest.raises(TokenizerLostError):
             encoding.result()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while pid in copies(process):
         assert time.monotonic() < deadline
     assert remote.encode(LONG) == local.encode(LONG)

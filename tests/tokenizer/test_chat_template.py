@@ -69,6 +69,21 @@ def test_templates_have_calls_as_objects_and_tools_by_their_names() -> None:
     assert text == "no JSON"
 
 
+def test_thoughts_before_calls_are_for_templates_with_channels() -> None:
+    source = "{% for m in messages %}[{{ m.thinking }}]{% endfor %}"
+    call = (ToolCall("call_1", "add", "{}"),)
+    messages = [
+        ChatMessage("assistant", "", call, thoughts="Why?"),
+        ChatMessage("assistant", "Well.", call, thoughts="Why?"),
+        ChatMessage("assistant", "", thoughts="Why?"),
+    ]
+    for text, expected in ((f"{source}{{# <|channel|> #}}", "[Why?][][]"), (source, "[][][]")):
+        assert ChatTemplate(text, {}).render(messages, add_generation_prompt=True) == expected
+    other = source.replace("thinking", "reasoning_content")
+    for text, expected in ((f"{other}{{# <|channel>thought #}}", "[Why?][Why?][]"), (other, "[][][]")):
+        assert ChatTemplate(text, {}).render(messages, add_generation_prompt=True) == expected
+
+
 WRITES_CALLS = {
     "xml": "{% for k, v in c.arguments|items %}<parameter={{ k }}>\n{{ v | string if v is string else v | tojson }}\n"
     "</parameter>\n{% endfor %}",

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -15,9 +16,11 @@ import tokenizers
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from tests.tokenizer.gguf.metadata import as_read, byte_level_metadata
-from unicorn_async.errors import CheckpointError, RequestError, TokenizerError, UnicornError
+from unicorn_async.errors import RequestError, TokenizerLostError
 from unicorn_async.resources import demo_model_dir
+from unicorn_async.server.protocol.errors import describe_error
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
+from unicorn_async.tokenizer import outage as outage_module
 from unicorn_async.tokenizer.excerpt import MAX_TEXT_CHARS, Excerpts
 from unicorn_async.tokenizer.kept import KeptTokenizer, kept_form, read_kept
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
@@ -308,16 +311,17 @@ class HeldProcess:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.made = threading.Event()
         self.texts: list[str] = []
-        self.failure: UnicornError | None = None
+        self.failure: TokenizerLostError | None = None
         self._tokenizer = tokenizer
 
-    def tokenizer(self) -> Tokenizer:
+    def make(self) -> None:
         assert self.made.wait(20)
         if self.failure is not None:
             raise self.failure
-        return self._tokenizer
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
+        if self.failure is not None:
+            raise self.failure
         self.texts.append(text)
         return self._tokenizer.encoder.encode(text, with_control=with_control)
 
@@ -384,26 +388,49 @@ async def test_texts_that_wait_for_the_whole_hold_no_threads(
     encoder.close()
 
 
-@pytest.mark.parametrize("error", [TokenizerError, CheckpointError])  # of a process that ended, of a file since changed
-def test_a_whole_that_can_not_be_made_is_an_error_of_what_needs_it(
-    error: type[UnicornError], held: HeldProcess, encoder: KeptEncoder
-) -> None:
-    held.failure = error("not to be had")
-    held.made.set()
-    with pytest.raises(error, match="not to be had"):
-        encoder.encode("x" * (MAX_TEXT_CHARS + 1), with_control=False)
-
-
-async def test_a_whole_that_can_not_be_made_is_an_error_of_who_awaits_it(
+async def test_a_whole_that_can_not_be_had_is_an_error_of_who_needs_it_until_it_can(
     local: Tokenizer, held: HeldProcess, encoder: KeptEncoder
 ) -> None:
-    held.failure = TokenizerError("not to be had")
+    held.failure = TokenizerLostError("not to be had")
     tokenizer, long = Tokenizer(encoder, local.facts), "x" * (MAX_TEXT_CHARS + 1)
     waiting = asyncio.create_task(tokenizer.encode_soon(lambda its: its.encode(long), asyncio.to_thread))
     await asyncio.sleep(0)
     held.made.set()
-    with pytest.raises(TokenizerError, match="not to be had"):
+    with pytest.raises(TokenizerLostError, match="not to be had"):
         await waiting
+    with pytest.raises(TokenizerLostError, match="not to be had"):
+        encoder.encode(long, with_control=False)
+    held.failure = None
+    assert tokenizer.encode(long) == local.encode(long)
+
+
+async def test_files_that_changed_since_they_were_kept_are_no_fault_of_the_client_s_and_it_comes_back_by_itself(
+    local: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outage_module, "_FIRST_DELAY_S", 1e-3)
+    there = tmp_path / "there"
+    shutil.copytree(demo_model_dir(), there)
+    good = (there / "tokenizer.json").read_bytes()
+    (there / "tokenizer.json").write_bytes(b"{")
+    process = TokenizerProcess(there)
+    encoder = KeptEncoder(kept_of(local), process)
+    tokenizer = Tokenizer(encoder, local.facts, apart=process)
+    try:
+        await encoder.whole()
+        with pytest.raises(TokenizerLostError, match="the model's files are not what they were") as caught:
+            tokenizer.encode("the")
+        assert str(tmp_path) not in str(caught.value)
+        assert describe_error(caught.value).status == 503
+        assert tokenizer.outages == {"tokenizer": str(caught.value)}
+        assert caplog.text.count("can't be had") == 1
+        assert str(there / "tokenizer.json") in caplog.text
+        thread = next(one for one in threading.enumerate() if one.name.startswith("retry the tokenizer's"))
+        (there / "tokenizer.json").write_bytes(good)
+        await asyncio.to_thread(thread.join, 60)  # it ends once the process is there
+        assert not tokenizer.outages
+        assert tokenizer.encode("the") == local.encode("the")
+    finally:
+        encoder.close()
 
 
 def test_a_text_that_is_no_unicode_is_refused(encoder: KeptEncoder) -> None:

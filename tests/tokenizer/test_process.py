@@ -208,11 +208,11 @@ def test_files_that_have_gone_are_no_fault_of_the_client_s_and_it_comes_back_by_
         with pytest.raises(TokenizerLostError, match="can't be started again") as caught:
             tokenizer.encode("the")
         assert str(tmp_path) not in str(caught.value)
-        assert tokenizer.outage == str(caught.value)
+        assert tokenizer.outages == {"tokenizer": str(caught.value)}
         gone.rename(there)
         thread = next(one for one in threading.enumerate() if one.name.startswith("retry the tokenizer's"))
         thread.join(60)  # it ends once the process is there
-        assert tokenizer.outage is None
+        assert not tokenizer.outages
         assert caplog.text.count("can't be had") == 1
         assert "tokenizer.json is missing" in caplog.text
         assert "is there again" in caplog.text

@@ -17,6 +17,7 @@ import pytest
 
 from unicorn_async.errors import RequestError, TokenizerError, TokenizerLostError
 from unicorn_async.tokenizer import ChatMessage, RenderingSlowError, Tokenizer, ToolCall, template_process
+from unicorn_async.tokenizer import outage as outage_module
 from unicorn_async.tokenizer.caller import Caller
 from unicorn_async.tokenizer.conversation import Conversation, TemplateSource
 from unicorn_async.tokenizer.local_conversations import LocalConversations
@@ -28,6 +29,8 @@ from .hostile import HOSTILE, KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
+
+    from unicorn_async.tokenizer.child import Child
 
 SOURCE = TemplateSource(HOSTILE, {"bos_token": "<bos>"}, ("<bos>", "<end>"))
 
@@ -60,7 +63,7 @@ def copies(process: TemplateProcess) -> set[int]:
 
 
 def until(wanted: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not wanted():
         assert time.monotonic() < deadline
 
@@ -200,6 +203,28 @@ def test_a_process_that_dies_is_started_again(process: TemplateProcess, caplog: 
     for conversations in (process, process.hasty()):
         with pytest.raises(TokenizerLostError, match="has ended"):
             conversations.text(says("Hi"))
+
+
+def test_a_process_that_cannot_be_had_is_an_outage_and_comes_back_by_itself(
+    process: TemplateProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none(*_: object) -> Child:
+        raise TokenizerLostError("the chat template's process can't be started: Too many open files")
+
+    monkeypatch.setattr(outage_module, "_FIRST_DELAY_S", 1e-3)
+    with monkeypatch.context() as patch:
+        patch.setattr("unicorn_async.tokenizer.lasting_child.Child", none)
+        os.killpg(process.pid, signal.SIGKILL)
+        for conversations in (process, process.hasty()):
+            with pytest.raises(TokenizerLostError, match="Too many open files"):
+                conversations.text(says("Hi"))
+        assert process.outage == "the chat template's process can't be started: Too many open files"
+        thread = next(one for one in threading.enumerate() if one.name.startswith("retry the chat template's"))
+    thread.join(60)  # it ends once the process is there
+    assert process.outage is None
+    assert "Hi" in process.text(says("Hi")).text
+    assert caplog.text.count("can't be had") == 1
+    assert "is there again" in caplog.text
 
 
 def test_what_is_out_of_reach_is_given_up(process: TemplateProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,20 +193,20 @@ def test_raw_text_may_have_control_tokens_where_that_is_wanted(tokenizer: Tokeni
 
 def test_tools_and_calls_cannot_bring_control_tokens(tmp_path: Path) -> None:
     template = (
-        "{{ tools | tojson }}{% for m in messages %}<start_of_turn>{{ m.content }}"
+        "{{ tools | tojson }}{# <|channel|> #}{% for m in messages %}<start_of_turn>{{ m.content }}{{ m.thinking }}"
         "{{ m.tool_calls | tojson if m.tool_calls else m.tool_call_id }}<end_of_turn>{% endfor %}"
     )
     tokenizer = Tokenizer.load(builders.write(tmp_path, builders.byte_level(), template=template))
     text = "<end_of_turn><bos>"
     messages = [
-        ChatMessage("assistant", "", (ToolCall(text, text, f'{{"a": "{text}"}}'),)),
+        ChatMessage("assistant", "", (ToolCall(text, text, f'{{"a": "{text}"}}'),), thoughts=text),
         ChatMessage("tool", text, tool_call_id=text),
     ]
     tools = [{"type": "function", "function": {"name": text, "parameters": {"properties": {text: {"enum": [text]}}}}}]
     ids = tokenizer.encode_chat(messages, tools=tools)
     assert [token_id for token_id in ids if token_id in tokenizer.control_ids] == [BOS, START, END, START, END]
-    assert tokenizer.decode(ids).count(text) == 8
-    assert tokenizer.chat_text(messages, tools=tools).count(text) == 8
+    assert tokenizer.decode(ids).count(text) == 9
+    assert tokenizer.chat_text(messages, tools=tools).count(text) == 9
 
 
 def test_a_think_tag_stays_visible_to_the_template(tmp_path: Path) -> None:
@@ -248,6 +248,28 @@ def test_a_refusal_of_the_template_is_the_requests_fault(bpe: Tokenizer) -> None
         bpe.encode_chat([ChatMessage("system", "x")])
     with pytest.raises(RequestError, match="role"):
         bpe.encode_chat([ChatMessage("<eos>", "x")])
+
+
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        ("message.role != 'system'", "[user]SYS\n\nhi[assistant]yes[user]AND\n\nALSO\n\nbye[user]END"),
+        (
+            "message.role != 'system' or loop.first",
+            "[system]SYS[user]hi[assistant]yes[user]AND\n\nALSO\n\nbye[user]END",
+        ),
+        ("true", "[system]SYS[user]hi[assistant]yes[system]AND[system]ALSO[user]bye[system]END"),
+    ],
+)
+def test_what_the_system_says_is_said_by_the_user_where_the_template_leaves_it_out(
+    tmp_path: Path, condition: str, text: str
+) -> None:
+    shown = f"{{% if {condition} %}}[{{{{ message.role }}}}]{{{{ message.content }}}}{{% endif %}}"
+    template = "{% for message in messages %}" + shown + "{% endfor %}"
+    tokenizer = Tokenizer.load(builders.write(tmp_path, builders.byte_level(), template=template))
+    said = ["system:SYS", "user:hi", "assistant:yes", "system:AND", "system:ALSO", "user:bye", "system:END"]
+    messages = [ChatMessage(*one.split(":")) for one in said]
+    assert tokenizer.chat_text(messages) == text
 
 
 def test_a_missing_template_is_named(tmp_path: Path) -> None:
@@ -329,6 +351,16 @@ def test_marks_of_thoughts_are_text_also_where_they_are_control_tokens(tmp_path:
     ids = tokenizer.encode("<think>a</think>b<eos>", with_control=True, add_bos=False)
     assert tokenizer.decode(ids) == "<think>a</think>b"
     assert tokenizer.thinks
+
+
+def test_thoughts_may_stand_in_a_channel_whose_marks_are_text_then(tmp_path: Path) -> None:
+    backend = builders.byte_level()
+    backend.add_special_tokens(["<|channel>", "<channel|>", "<think>"])
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<|channel>thought\n<channel|>' }}"
+    tokenizer = Tokenizer.load(builders.write(tmp_path, backend, template=template))
+    ids = tokenizer.encode("<|channel>thought\na<channel|>b<think><eos>", with_control=True, add_bos=False)
+    assert tokenizer.decode(ids) == "<|channel>thought\na<channel|>b"
+    assert tokenizer.thinks and tokenizer.thinking_marks == ("<|channel>thought", "<channel|>")
 
 
 def test_a_model_whose_template_has_no_such_marks_does_not_think(tokenizer: Tokenizer) -> None:

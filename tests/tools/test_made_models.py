@@ -50,6 +50,18 @@ def test_a_mixture_of_experts_is_planned_whole(
     assert files.checkpoint.skipped == ()
 
 
+def test_gpt_oss_has_experts_of_mxfp4_beside_matrices_of_q8_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"hidden": 96, "heads": 4, "kv_heads": 2, "vocab": 300, "experts": 4, "expert_ffn": 64, "ffn": 64}
+    monkeypatch.setitem(make_gguf.GGUF_SHAPES.maps[1], "gpt-oss-20b", replace(make_gguf.GPT_OSS, **sizes))
+    files = ModelFiles.read(write(make_gguf, "gpt-oss-20b:MXFP4:2", tmp_path / "oss.gguf", monkeypatch))
+    assert (files.config.architecture, files.config.layer_windows) == ("GptOssForCausalLM", (128, 0))
+    types = {dest.name: dest.dtype.value for dest in files.plan.destinations}
+    assert {types[f"layers.1.{name}"] for name in ("experts_gate_up", "experts_down")} == {"MXFP4"}
+    assert {types["embed"], types[files.config.head.table], types["layers.0.qkv"]} == {"Q8_0"}
+    with pytest.raises(SystemExit):
+        write(make_gguf, "llama-8b:MXFP4", tmp_path / "llama.gguf", monkeypatch)
+
+
 def test_norms_are_ones_and_routers_are_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(make_gguf, "tiny:Q4_K", tmp_path / "tiny.gguf", monkeypatch)
     tensors = Checkpoint.read(path).tensors.values()

@@ -6,13 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden.checkpoints import CASES, write_checkpoint
 from unicorn_async.errors import ConfigError
 from unicorn_async.resources import demo_model_dir
 
@@ -123,6 +121,7 @@ def radv(*arguments: str, script: Path = SCRIPT, **own: str) -> subprocess.Compl
 
 # Another RADV than the system's, such as a newer one: its ICD file.
 DRIVERS = [file for file in (rdna3.ICD, os.environ.get("UNICORN_TEST_RADV", "")) if Path(file).is_file()]
+ON_ALL_CHIPS = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "int4", "nf4")
 needs_radv = pytest.mark.skipif(not DRIVERS, reason="no RADV here (Debian: mesa-vulkan-drivers)")
 
 
@@ -153,39 +152,37 @@ def checked(driver: str, models: Iterable[str], *arguments: str) -> None:
 @needs_radv
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_no_pipeline_of_a_780m_spills_or_leaves_room_for_too_few_waves(driver: str) -> None:
-    models = ("gemma3-27b:Q8_0", "llama-8b:Q4_K", "qwen3-0.6b:F16")
-    checked(driver, models, "--chips", "780M", "--tokens", "1", "2", "8", "32", "512")
+    checked(driver, ("llama-8b:Q4_K", "qwen3-0.6b:F16"), "--chips", "780M", "--tokens", "1", "8", "32", "512")
     checked(driver, ["gemma3-4b:int4"], "--chips", "780M", "--tokens", "1", "32", "--kv-dtype", "int8")  # heads of 256
 
 
 @needs_radv
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_no_pipeline_of_a_mixture_of_experts_spills_or_leaves_room_for_too_few_waves(
-    driver: str, tmp_path: Path
+def test_no_pipeline_of_experts_sinks_recurrent_states_and_heads_of_512_spills_or_leaves_room_for_too_few_waves(
+    driver: str,
 ) -> None:
-    model = str(write_checkpoint("qwen3_moe", tmp_path, "float16"))
-    for scheme in ("auto", "int4"):
-        checked(driver, [model], "--weights", scheme, "--chips", "780M", "--tokens", "1", "4", "8", "512")
-
-
-@needs_radv
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_six_query_heads_of_256_to_a_kv_head_spill_nothing(
-    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = CASES["qwen3_5"]
-    heads = {"num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256}
-    monkeypatch.setitem(CASES, "wide", replace(case, config={**case.config, **heads}))
-    checked(driver, [str(write_checkpoint("wide", tmp_path, "float16"))], "--chips", "780M", "--tokens", "1", "32")
+    dense = ("gemma4-e4b:int4", "qwen3.5-27b:Q4_K")  # of 8 query heads of 512 to a kv head, and 6 of 256
+    mixtures = ("gpt-oss-20b:MXFP4", "gemma4-26b-a4b:Q4_K", "qwen3.5-35b-a3b:IQ4_XS")  # 8 of 64, 8 of 512, 8 of 256
+    checked(driver, (*dense, *mixtures), "--chips", "780M", "--tokens", "1", "8", "512")
+    others = ("gpt-oss-20b:F16", "gemma4-31b:Q4_K", "qwen3.5-27b:nf4")
+    checked(driver, others, "--kv-dtype", "int8", "--chips", "780M", "--tokens", "1", "32")
 
 
 @needs_radv
 @pytest.mark.whole("every format and number of tokens, on the larger chips, too: a minute")
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("shape", ["gemma3-27b", "gemma3-4b", "llama-8b", "qwen3-0.6b"])
+@pytest.mark.parametrize("shape", ["gemma3-27b", "llama-8b", "qwen3-0.6b"])
 def test_no_pipeline_of_any_chip_spills_or_leaves_room_for_too_few_waves(driver: str, shape: str) -> None:
-    checked(driver, [f"{shape}:{kind}" for kind in TYPES])
+    checked(driver, [f"{shape}:{kind}" for kind in ON_ALL_CHIPS])
     checked(driver, [f"{shape}:Q4_K"], "--kv-dtype", "int8")
+
+
+@needs_radv
+@pytest.mark.whole("every other format")
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_no_pipeline_of_a_780m_spills_in_any_format(driver: str) -> None:
+    models = [f"gemma3-27b:{kind}" for kind in TYPES if kind not in ON_ALL_CHIPS]
+    checked(driver, models, "--chips", "780M", "--tokens", "1", "2", "8", "32", "512")
 
 
 def row(vgprs: int, lanes: int, spilled: int = 0, scratch_bytes: int = 0, lds_bytes: int = 0) -> rdna3.Row:
@@ -208,7 +205,16 @@ def test_shapes_are_models_without_files() -> None:
     types = {dest.name: dest.dtype for dest in model.plan.destinations}
     assert {types["layers.0.down"].value, types["embed"].value} == {"Q4_K", "Q6_K"}
     with pytest.raises(ConfigError, match="and one of F16, Q8_0"):
-        Model.find("qwen3-0.6b:Q3_K")
+        Model.find("qwen3-0.6b:Q2_0")
+    with pytest.raises(ConfigError, match=r"gemma4-31b:MXFP4: expected gemma4-31b: and one of (?!.*MXFP4)"):
+        Model.find("gemma4-31b:MXFP4")
+
+
+def test_shapes_of_mixtures_have_types_of_their_own_for_experts_and_for_rows_of_no_whole_blocks() -> None:
+    types = {dest.name: dest.dtype.value for dest in Model.find("gpt-oss-20b:MXFP4").plan.destinations}
+    assert (types["layers.0.experts_down"], types["layers.0.o"]) == ("MXFP4", "Q8_0")
+    types = {dest.name: dest.dtype.value for dest in Model.find("gemma4-26b-a4b:Q4_K").plan.destinations}
+    assert (types["layers.0.experts_down"], types["layers.0.o"]) == ("Q5_0", "Q4_K")
 
 
 @needs_radv

@@ -7,18 +7,22 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 
-from tests.tune.tuning_tables import PRODUCTS, table_of, tuned_product
-from unicorn_async.config import SamplingParams, WeightScheme
+from tests.ops.test_linear_rules import FRAGMENT_GPU, GPU, MATRIX_RDNA, SOFTWARE
+from tests.tune.tuning_tables import FORMS, PRODUCTS, table_of, tuned_product
+from unicorn_async.config import WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import tuning_folder
 from unicorn_async.ops.linear_plans.candidates import candidates, choice
-from unicorn_async.ops.linear_plans.rules import plan_linear
-from unicorn_async.tune.choices import fitting, use_tuning
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.rules import plan_linear, tuned_plan
+from unicorn_async.ops.rows import RowForm
+from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.tune.choices import fitting, use_tuning, with_forms
 from unicorn_async.tune.folder import TuningFolder
 from unicorn_async.tune.products import products_of
 from unicorn_async.tune.table import PlanKey
@@ -141,6 +145,43 @@ def test_a_choice_that_is_the_rule_s_own_is_none(device: Device) -> None:
     assert fitting(device.info, replace(one, choice=one.rule)) is None
 
 
+def test_forms_count_against_the_rules_of_today_and_on_devices_that_may_have_either_alone() -> None:
+    halves, blocks = RowForm.HALVES, RowForm.BLOCKS
+    good, other = FORMS
+    info = with_forms(MATRIX_RDNA, FORMS)
+    assert info.forms == {good.input: "blocks", other.input: "halves"}
+    assert with_forms(info, ()).forms == {}
+    wrong = (
+        replace(good, rule=blocks, choice=halves),  # the rules of another version
+        replace(good, choice=halves),  # the rules' own
+        replace(good, choice=RowForm.FRAGMENTS),
+        replace(good, input=good.input._replace(tokens=512)),
+        replace(good, input=good.input._replace(weights="f16")),
+    )
+    assert with_forms(MATRIX_RDNA, wrong).forms == {}
+    for without in (SOFTWARE, GPU, FRAGMENT_GPU):
+        assert with_forms(without, FORMS).forms == {}
+
+
+def test_choices_of_products_are_those_of_the_form_that_was_chosen(
+    folder: TuningFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = cast("Device", SimpleNamespace(info=MATRIX_RDNA))
+    product = Product(*FORMS[0].input[:2], n=1024, k=4096)
+    of_rule, of_form = (tuned_product(info, product) for info in (MATRIX_RDNA, with_forms(MATRIX_RDNA, FORMS)))
+    table = replace(table_of(MATRIX_RDNA), forms=FORMS, choices=(of_form,))
+    folder.write(MATRIX_RDNA, table)
+    use_tuning(device, folder)
+    assert tuned_plan(device.info, product).entry == of_form.choice.kernel != plan_linear(MATRIX_RDNA, product).entry
+    assert not caplog.records
+    folder.write(
+        MATRIX_RDNA, replace(table, forms=(*FORMS[:1], replace(FORMS[1], rule=RowForm.HALVES)), choices=(of_rule,))
+    )
+    use_tuning(device, folder)
+    assert set(device.info.forms) == {FORMS[0].input} and not device.info.tuned
+    assert "2 of 3 choices are not among the candidates" in caplog.records[0].getMessage()
+
+
 class Asked(dict["Work", "Launch"]):
     """No choices, but they keep what they were asked for."""
 
@@ -175,7 +216,7 @@ async def test_the_products_that_are_measured_are_those_of_the_steps(
     products = [one.product for one in products_of(replace(info, tuned={}), model, on_disk.plan, options)]
     named = {choice(replace(info, tuned={}), product, plan_linear(info, product))[0] for product in products}
     # Evaluations alone have more rows of logits than there are sequences; tuning leaves them to the rules.
-    evaluations = {(rows, model.vocab_size) for rows in range(options.max_num_seqs + 1, 49)}
+    evaluations = {(rows, model.vocab_size) for rows in range(options.max_seqs + 1, 49)}
     steps = {key for key in asked.keys_asked if key.sizes[0] in (1, 48) and key.sizes[:2] not in evaluations}
     assert steps and steps <= named
     assert len(products) == len(set(products))

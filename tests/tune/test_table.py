@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.gpu.made_up import INTEGRATED, SOFTWARE
-from tests.tune.tuning_tables import PRODUCTS, table_of
+from tests.tune.tuning_tables import FORMS, PRODUCTS, table_of
 from unicorn_async.errors import TuningError
 from unicorn_async.tune.folder import MAX_TABLE_BYTES, TuningFolder, read_table
 from unicorn_async.tune.table import MAX_CHOICES, TuningTable, parse_table
@@ -16,7 +16,7 @@ from unicorn_async.tune.table import MAX_CHOICES, TuningTable, parse_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-TABLE = table_of(SOFTWARE, *PRODUCTS)
+TABLE = replace(table_of(SOFTWARE, *PRODUCTS), forms=FORMS)
 
 
 @pytest.fixture
@@ -34,6 +34,12 @@ def with_choice(**values: object) -> bytes:
     return json.dumps(record).encode()
 
 
+def with_form(**values: object) -> bytes:
+    record: dict[str, Any] = json.loads(TABLE.to_json())
+    record["forms"][1] |= values
+    return json.dumps(record).encode()
+
+
 def test_a_table_is_read_as_it_was_written() -> None:
     assert parse_table(TABLE.to_json(), "file") == TABLE
 
@@ -45,7 +51,7 @@ def test_a_table_is_read_as_it_was_written() -> None:
         (b"[]", "expected a JSON object"),
         (b"\xff{}", "not UTF-8"),
         (b"{}", "format: expected a whole number"),
-        (changed(format=1), "format 1, this version reads 2"),
+        (changed(format=2), "format 2, this version reads 3"),
         (changed(device=None), "device: expected an object"),
         (changed(device={"name": 1}), "name: expected a string"),
         (changed(device=asdict(TABLE.device) | {"is_software": 1}), "is_software: expected true or false"),
@@ -53,6 +59,15 @@ def test_a_table_is_read_as_it_was_written() -> None:
         (changed(choices={}), "choices: expected a list"),
         (changed(choices=[None]), "choices: expected an object"),
         (changed(choices=[{}] * (MAX_CHOICES + 1)), f"at most {MAX_CHOICES}"),
+        (changed(forms=None), "forms: expected a list"),
+        (changed(forms=[1]), "forms: expected an object"),
+        (changed(forms=[{}] * (MAX_CHOICES + 1)), f"forms: expected a list of at most {MAX_CHOICES}"),
+        (with_form(weights="q3"), "weights: expected one of"),
+        (with_form(k=0), "k: expected a whole number, 1 to"),
+        (with_form(tokens="16"), "tokens: expected a whole number"),
+        (with_form(rule="rows"), "rule: expected one of floats, halves, fragments, blocks"),
+        (with_form(choice=None), "choice: expected a string"),
+        (with_form(choice_us=0), "choice_us: expected microseconds"),
         (with_choice(weights="q3"), "weights: expected one of"),
         (with_choice(tokens=0), "tokens: expected a whole number, 1 to"),
         (with_choice(n=True), "n: expected a whole number"),
@@ -105,12 +120,14 @@ def test_a_write_that_fails_leaves_the_old_table(folder: TuningFolder, monkeypat
 
 def test_more_choices_than_a_table_may_have_are_not_written(folder: TuningFolder) -> None:
     many = TuningTable(TABLE.device, TABLE.shaders, TABLE.choices[:1] * (MAX_CHOICES + 1))
-    with pytest.raises(TuningError, match=f"{MAX_CHOICES + 1} choices are too many"):
-        folder.write(SOFTWARE, many)
+    forms = replace(TABLE, forms=FORMS[:1] * (MAX_CHOICES + 1))
+    for table in (many, forms):
+        with pytest.raises(TuningError, match=f"{MAX_CHOICES + 1} choices are too many"):
+            folder.write(SOFTWARE, table)
 
 
 def test_the_largest_table_can_be_read(folder: TuningFolder) -> None:
-    most = TuningTable(TABLE.device, TABLE.shaders, TABLE.choices[1:2] * MAX_CHOICES)
+    most = TuningTable(TABLE.device, TABLE.shaders, TABLE.choices[1:2] * MAX_CHOICES, FORMS[1:] * MAX_CHOICES)
     folder.write(SOFTWARE, most)
     assert folder.find(SOFTWARE) == most
 

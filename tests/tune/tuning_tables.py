@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.gpu.tuned import Input
 from unicorn_async.ops.linear_plans.candidates import candidates
 from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.tune.choices import shaders_digest
-from unicorn_async.tune.table import DeviceKey, PlanKey, TunedProduct, TuningTable
+from unicorn_async.tune.table import DeviceKey, PlanKey, TunedForm, TunedProduct, TuningTable
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -17,6 +19,11 @@ PRODUCTS = (
     Product("q4", 1, 1536, 256, gated=True, blocked=True),
     Product("q6_k", 8, 512, 256),
     Product("f32", 64, 512, 256),
+)
+
+FORMS = (
+    TunedForm(Input("q4", 16, 4096), RowForm.HALVES, RowForm.BLOCKS, 1131.5, 762.25),
+    TunedForm(Input("q6_k", 4, 256), RowForm.BLOCKS, RowForm.HALVES, 20.5, 10.25),
 )
 
 

@@ -12,6 +12,7 @@ from tests.server.fake_engine import FakeEngine
 from tests.web.axe import needs_axe, violations
 from tests.web.chromium import CHROMIUM, ask, shows
 from tests.web.made_up_server import MadeUpServer
+from tests.web.test_kept_data import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -97,7 +98,7 @@ async def test_a_call_is_kept_and_not_sent_again(page: Page, server: MadeUpServe
     end_call(server, ARGUMENTS)
     server.end()
     await shows(page, ".assistant:not([aria-busy]) .call summary", "Calls weather")
-    await page.get_by_role("button", name="Delete").first.wait_for()
+    await until(page, lambda _, messages: [message["state"] for message in messages] == ["done", "done"])
     await page.reload()
     await page.locator(".call summary").click()
     await shows(page, ".call code", '"city": "<b>Ulm</b>"')
@@ -145,6 +146,7 @@ async def test_an_answer_in_json_is_a_program_and_no_markdown(page: Page, server
     text = '{\n  "a": "**no stress**",\n  "b": [\n    1,\n    2\n  ]\n}'
     assert await page.locator(".assistant code").inner_text() == text
     assert await page.locator(".assistant strong").count() == 0
+    await until(page, lambda _, messages: [message["state"] for message in messages] == ["done", "done"])
     await page.reload()
     await page.locator(".assistant .code-attr").first.wait_for()
     assert await page.locator(".assistant code").inner_text() == text

@@ -12,9 +12,10 @@ from tests.conftest import VALIDATION, choose
 from tests.server.conftest import serving
 from tests.server.test_step_watch import note_step
 from tests.web.chromium import CHROMIUM, ask, shows
-from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:

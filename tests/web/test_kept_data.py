@@ -156,7 +156,7 @@ async def test_a_full_storage_is_told_and_once_there_is_room_all_is_kept(
     await page.goto(served.url)
     (tmp_path / "large.txt").write_text(random.randbytes(400_000).hex())
     session = await context.new_cdp_session(page)
-    await session.send("Storage.overrideQuotaForOrigin", {"origin": served.url, "quotaSize": 700_000})
+    await session.send("Storage.overrideQuotaForOrigin", {"origin": served.url, "quotaSize": 790_000})
     await page.locator("#attach").set_input_files(tmp_path / "large.txt")
     await shows(page, "#status", "storage is full")
     await ask(page, "Hi")

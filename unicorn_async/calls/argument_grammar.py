@@ -75,6 +75,15 @@ class Arguments:
             return {} if schema is not False else {"not": {}}
         return {**{key: self._root[key] for key in _DEFINITIONS if key in self._root}, **schema}
 
+    @property
+    def root(self) -> Mapping[str, object]:
+        """The tool's parameters, to which schemas within them may refer."""
+        return self._root
+
+    def text(self, schema: Mapping[str, object]) -> str:
+        """Return the expression of texts that fit a schema, where nothing but a text is meant."""
+        return self._pattern(schema, TEXT_ALONE)
+
     def options(self, schema: object) -> list[Literal | FreeText | Json]:
         """Return what may be written as a value of one of them."""
         found: list[Literal | FreeText | Json] = []

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from unicorn_async.calls.harmony import is_harmony
+
 
 class CallKind(Enum):
     """What a call looks like in the text of an answer."""
@@ -16,6 +18,8 @@ class CallKind(Enum):
     NAMED = "named"  # [TOOL_CALLS]name[ARGS]{…}: Mistral's later templates
     XML = "xml"  # <function=name><parameter=key>value</parameter></function>: Qwen3-Coder, Qwen3.5, Seed-OSS
     KEYED = "keyed"  # <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>: GLM 4.5
+    HARMONY = "harmony"  # a message to=functions.name in a channel of its own: gpt-oss, see harmony.py
+    BRACED = "braced"  # <|tool_call>call:name{key:<|"|>value<|"|>}<tool_call|>: Gemma 4
     PYTHON = "python"  # [name(key="value"), …]: Llama 3.2 and others that are told so; in tags, Olmo 3 and LFM2
 
 
@@ -23,6 +27,7 @@ _TOOL_CALL = ("<tool_call>", "</tool_call>")
 _SEED_CALL = ("<seed:tool_call>", "</seed:tool_call>")
 _FUNCTION_CALLS = ("<function_calls>", "</function_calls>")
 _GRANITE_CALLS = ("<|tool_call|>", "")
+_BRACED_CALL = ("<|tool_call>", "<tool_call|>")
 _LFM2_CALLS = ("<|tool_call_start|>", "<|tool_call_end|>")
 _MARKS = {
     CallKind.TAGGED: _TOOL_CALL,
@@ -31,12 +36,15 @@ _MARKS = {
     CallKind.NAMED: ("[TOOL_CALLS]", ""),
     CallKind.XML: _TOOL_CALL,
     CallKind.KEYED: _TOOL_CALL,
+    CallKind.HARMONY: ("", ""),
+    CallKind.BRACED: _BRACED_CALL,
     CallKind.PYTHON: ("", ""),
 }
 _INNER_MARKS = {
     CallKind.NAMED: ("[ARGS]", "[CALL_ID]"),
     CallKind.BARE: ("<|python_tag|>",),
     CallKind.KEYED: ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    CallKind.BRACED: ('<|"|>',),
     CallKind.PYTHON: ("<|python_tag|>", "<|python_start|>", "<|python_end|>"),
 }
 _LINED_VALUE = re.compile(r"<parameter=[^<>]{0,64}>(?:\\n|\n)")
@@ -73,7 +81,7 @@ class CallFormat:
     @property
     def is_written(self) -> bool:
         """Whether arguments are written one by one, and are no JSON object."""
-        return self.kind in (CallKind.XML, CallKind.KEYED, CallKind.PYTHON)
+        return self.kind in (CallKind.XML, CallKind.KEYED, CallKind.BRACED, CallKind.PYTHON)
 
     @property
     def arguments_key(self) -> str:
@@ -93,8 +101,12 @@ def call_format(template: str | None) -> CallFormat:
 
 
 def _own_format(template: str) -> CallFormat | None:
+    if is_harmony(template):
+        return CallFormat(CallKind.HARMONY, takes_tools=True)
     if "[TOOL_CALLS]" in template:
         return CallFormat(CallKind.NAMED if "[ARGS]" in template else CallKind.LISTED, takes_tools=True)
+    if f"{_BRACED_CALL[0]}call:" in template:
+        return CallFormat(CallKind.BRACED, takes_tools=True)
     if "<function=" in template and "<parameter=" in template:
         marks = _SEED_CALL if _SEED_CALL[0] in template else None
         is_lined = marks is None or _LINED_VALUE.search(template) is not None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from unicorn_async.calls.braced_grammar import BracedRules
 from unicorn_async.calls.call_format import CallKind
+from unicorn_async.calls.harmony_grammar import HarmonyRules
 from unicorn_async.calls.named_arguments import named_alone
 from unicorn_async.calls.python_grammar import PythonRules
 from unicorn_async.calls.tag_grammar import TagRules
@@ -22,15 +24,25 @@ _MOST_CALLS = 16  # of one answer
 
 
 def call_grammar(
-    use: ToolUse, form: CallFormat, control: Mapping[str, int], answer: Mapping[str, object] | None = None
+    use: ToolUse,
+    form: CallFormat,
+    control: Mapping[str, int],
+    answer: Mapping[str, object] | None = None,
+    *,
+    is_strict: bool = False,
 ) -> Grammar:
     """Return the grammar of an answer that calls tools, or may; `control` has the markers that are control tokens.
 
-    Where no call is required, the answer is text otherwise, or JSON that fits the schema `answer`.
+    Where no call is required, the answer is text otherwise, or JSON that fits the schema `answer`; of one that
+    `is_strict` all keywords have to be known. In channels there need be no tools.
 
     Raises:
         GrammarError: it is too large.
     """
+    if form.kind is CallKind.HARMONY:
+        rules = HarmonyRules(control, lambda tool: f"%json {_arguments(tool)}")
+        said = None if answer is None else f"%json {_schema(answer, strict=is_strict)}"
+        return Grammar.lark("\n".join(rules.lines(use, said)))
     return Grammar.lark("\n".join(_Rules(use, form, control).lines(answer)))
 
 
@@ -60,8 +72,14 @@ class _Rules:
         def json_rule(schema: Mapping[str, object], strict: bool) -> str:
             return f"%json {_schema(schema, strict=strict)}"
 
-        is_python = self._form.kind is CallKind.PYTHON
-        made = PythonRules(json_rule) if is_python else TagRules(self._form, self._control, json_rule)
+        made: PythonRules | BracedRules | TagRules
+        match self._form.kind:
+            case CallKind.PYTHON:
+                made = PythonRules(json_rule)
+            case CallKind.BRACED:
+                made = BracedRules(self._control, json_rule)
+            case _:
+                made = TagRules(self._form, self._control, json_rule)
         return [
             *made.shared(),
             *(line for index, tool in enumerate(self._use.callable) for line in made.of(tool, index)),
@@ -73,6 +91,8 @@ class _Rules:
         match self._form.kind:
             case CallKind.KEYED:
                 return self._repeated(f"{opening} one {closing}", '"\\n"')
+            case CallKind.BRACED:
+                return self._repeated(f"{opening} one {closing}", "")
             case CallKind.TAGGED | CallKind.XML:
                 return self._repeated(f'{opening} "\\n" one "\\n" {closing}', '"\\n"')
             case CallKind.BARE:
@@ -86,6 +106,8 @@ class _Rules:
                 return f'{opening} "[" {self._repeated("one", chr(34) + ", " + chr(34))} "]" {closing}'
             case CallKind.NAMED:
                 return self._repeated(f"{opening} one", "")
+            case CallKind.HARMONY:
+                raise AssertionError("calls in channels have rules of their own")
 
     def _text_or_calls(self) -> list[str]:
         """Text, and calls behind it, or alone where nothing marks their beginning."""

@@ -6,6 +6,7 @@ import json
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from unicorn_async.calls.braced_reader import BracedReader
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.events import Arguments, Said
 from unicorn_async.calls.marks import num_begun
@@ -49,7 +50,7 @@ class CallReader:
         self._lead = ""  # what stands before a call that may be none: its opening, and white space
         self._object: ObjectReader | None = None
         self._has_arguments_alone = False  # the object is that of the arguments, without a name
-        self._written: TagReader | PythonReader | None = None
+        self._written: TagReader | PythonReader | BracedReader | None = None
 
     def feed(self, text: str) -> list[CallEvent]:
         """Take text, return what it brought."""
@@ -180,11 +181,19 @@ class CallReader:
         elif not rest or form.closing.startswith(rest) or (rest != begins and begins.startswith(rest)):
             return False
         elif rest.startswith(begins):
-            reader = PythonReader(self._tools) if is_python else TagReader(Tags.of(form), form.closing, self._tools)
-            self._place, self._written = _Place.WRITTEN, reader
+            self._place, self._written = _Place.WRITTEN, self._written_reader()
         else:
             self._no_calls(0, events)
         return True
+
+    def _written_reader(self) -> TagReader | PythonReader | BracedReader:
+        match self._form.kind:
+            case CallKind.PYTHON:
+                return PythonReader(self._tools)
+            case CallKind.BRACED:
+                return BracedReader(self._tools)
+            case _:
+                return TagReader(Tags.of(self._form), self._form.closing, self._tools)
 
     def _read_written(self, events: list[CallEvent]) -> bool:
         assert self._written is not None

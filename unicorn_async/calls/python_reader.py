@@ -10,6 +10,7 @@ from unicorn_async.calls.argument_types import argument_json, argument_schema, s
 from unicorn_async.calls.events import Arguments, CallBegun, CallEnded, Said
 from unicorn_async.calls.marks import num_begun
 from unicorn_async.calls.python_text import num_escaped, python_argument, unescaped
+from unicorn_async.calls.stepped_reader import SteppedReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ class _Place(Enum):
     VALUE = auto()  # other ones
 
 
-class PythonReader:
+class PythonReader(SteppedReader):
     """Takes text from a call's name on, until `is_done`; `rest` is what came behind it.
 
     A string ends where the end of an argument follows its quote: models don't escape each quote within. What is no call
@@ -41,11 +42,9 @@ class PythonReader:
 
     def __init__(self, tools: Mapping[str, Mapping[str, object]]) -> None:
         """`tools` are the parameters of those that can be called, by their names."""
-        self.is_done = False
-        self.has_begun = False
+        super().__init__()
         self._tools = tools
         self._place = _Place.NAME
-        self._held = ""
         self._name = ""
         self._head = 0  # characters of what is held that are the name
         self._keys: set[str] = set()
@@ -56,19 +55,6 @@ class PythonReader:
         self._parts: list[str] = []  # of a value that is shown as a whole
         self._inner_quote = ""
         self._depth = 0
-
-    @property
-    def rest(self) -> str:
-        """The text behind the call."""
-        return self._held
-
-    def feed(self, text: str) -> list[CallEvent]:
-        """Take more text."""
-        self._held += text
-        events: list[CallEvent] = []
-        while not self.is_done and self._held and self._step(events):
-            pass
-        return events
 
     def finish(self) -> list[CallEvent]:
         """Take the end of the answer, within the call: what has come of it stays."""

@@ -85,9 +85,9 @@ class TagRules:
     def _free(self, rule: str, pattern: str) -> list[str]:
         terminal = rule.upper()
         if self._closing in self._control:
-            return [f"{rule}: {terminal} {self._marker(self._closing)}", f"{terminal}: /{_slashes(pattern)}/"]
+            return [f"{rule}: {terminal} {self._marker(self._closing)}", f"{terminal}: /{slashes(pattern)}/"]
         end = json.dumps(self._line + self._closing)
-        return [f"{rule}[lazy]: {terminal} {end}", f"{terminal}: /{_slashes(pattern)}/ & ~{self._not_closing}"]
+        return [f"{rule}[lazy]: {terminal} {end}", f"{terminal}: /{slashes(pattern)}/ & ~{self._not_closing}"]
 
     def _marker(self, text: str) -> str:
         if text in self._control:
@@ -99,7 +99,7 @@ def _escaped(text: str) -> str:
     return text.replace("/", r"\/")
 
 
-def _slashes(pattern: str) -> str:
+def slashes(pattern: str) -> str:
     """Return an expression between slashes, whose own slashes are escaped."""
     parts: list[str] = []
     is_escaped = False

@@ -11,6 +11,7 @@ from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.events import Arguments, CallBegun, CallEnded, Said
 from unicorn_async.calls.marks import num_begun
 from unicorn_async.calls.python_text import python_argument
+from unicorn_async.calls.stepped_reader import SteppedReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ class _Place(Enum):
     VALUE = auto()
 
 
-class TagReader:
+class TagReader(SteppedReader):
     """Takes text from what stands before a call's name on, until `is_done`; `rest` is what came behind it.
 
     A value ends where its closing tag is followed by the next argument, or the end of the call: as a part of a value,
@@ -57,13 +58,11 @@ class TagReader:
 
     def __init__(self, tags: Tags, closing: str, tools: Mapping[str, Mapping[str, object]]) -> None:
         """`tools` are the parameters of those that can be called, by their names."""
-        self.is_done = False
-        self.has_begun = False
+        super().__init__()
         self._tags = tags
         self._followers = tuple(dict.fromkeys((tags.key[0], tags.end, closing)))
         self._tools = tools
         self._place = _Place.NAME
-        self._held = ""
         self._name = ""
         self._head = 0  # characters of what is held that are the name and the tags around it
         self._keys: set[str] = set()
@@ -71,19 +70,6 @@ class TagReader:
         self._types = TEXT_ALONE
         self._parts: list[str] = []  # of a value that is shown as a whole
         self._is_at_start = self._is_dropped = False  # the value that comes
-
-    @property
-    def rest(self) -> str:
-        """The text behind the call."""
-        return self._held
-
-    def feed(self, text: str) -> list[CallEvent]:
-        """Take more text."""
-        self._held += text
-        events: list[CallEvent] = []
-        while not self.is_done and self._step(events):
-            pass
-        return events
 
     def finish(self) -> list[CallEvent]:
         """Take the end of the answer, within the call: what has come of it stays."""

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.gguf.model import GgufModel
-from unicorn_async.checkpoint.names import canonical_name
-from unicorn_async.checkpoint.quantisation import refuse_announced, refuse_quantised
+from unicorn_async.checkpoint.layer_parts import take_layers_apart
+from unicorn_async.checkpoint.mxfp4 import joined_planes
+from unicorn_async.checkpoint.names import PREDICTOR, canonical_name
+from unicorn_async.checkpoint.packed.method import joined, packed_method
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES, is_there, stamp_of
+from unicorn_async.checkpoint.pickles import refuse_pickles_in
+from unicorn_async.checkpoint.quantisation import has_mxfp4, refuse_announced, refuse_quantised
+from unicorn_async.checkpoint.rwkv_layout import (
+    has_turned_networks,
+    is_published,
+    published_config,
+    published_name,
+)
 from unicorn_async.checkpoint.safetensors import MAX_NAME_CHARS, read_header
 from unicorn_async.checkpoint.source_tensor import SourceTensor
 from unicorn_async.checkpoint.strict_json import JsonWalk, decode, read_json, read_object
-from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.tensor import QuantFormat
+from unicorn_async.errors import CheckpointError
+from unicorn_async.tensor import DType, QuantFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
+    from unicorn_async.checkpoint.file_stamp import FileStamp
     from unicorn_async.checkpoint.gguf.fields import GgufValue
+    from unicorn_async.checkpoint.partial_file import PartialFiles
 
     Check: TypeAlias = Callable[[Mapping[str, object], str], object]
 
@@ -34,6 +46,8 @@ _MAX_OTHERS, _MAX_OTHER_CHARS = 64, 1 << 16  # of what an index has beside the m
 _MAX_FILE_NAME_CHARS = 2048  # of a file's name as JSON may write it
 _MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
 _FIRST_EXPERT = ".experts.0."  # in names of its weights
+_SHIFTS = ".attn.x_x"  # all that a layer's time mixing mixes by
+_DENSE = frozenset(kind.value for kind in DType)
 _BLOCK_TYPES = frozenset(kind.value for kind in QuantFormat)
 
 
@@ -49,7 +63,9 @@ class Checkpoint:
     `config_name`. `tensors` are the language model's, by canonical name (`SourceTensor.name` is the file's own).
     `skipped` are the file names of vision and audio tensors, and of what GGUF files have beside the model. `stamps` are
     what the files were before their headers were read.
-    `gguf_metadata` is None for a directory; the tokenizer is in it. `traits` go with `config`.
+    `gguf_metadata` is None for a directory; the tokenizer is in it. `traits` go with `config`. What there is to
+    predict a further token, beside the model's layers, is in `predictor`, by the models' names; of a directory what is
+    dense. `partial` are those of the files that were not all there.
     """
 
     path: Path
@@ -61,6 +77,8 @@ class Checkpoint:
     config_name: str = CONFIG_FILE
     gguf_metadata: Mapping[str, GgufValue] | None = None
     traits: FileTraits = NO_TRAITS
+    predictor: Mapping[str, SourceTensor] = field(default_factory=dict)
+    partial: PartialFiles = field(default_factory=dict)
 
     @property
     def is_quantised(self) -> bool:
@@ -68,21 +86,22 @@ class Checkpoint:
         return any(source.dtype in _BLOCK_TYPES for source in self.tensors.values())
 
     @classmethod
-    def read(cls, path: Path, check: Check = _any) -> Checkpoint:
+    def read(cls, path: Path, check: Check = _any, partial: PartialFiles = NO_PARTIAL_FILES) -> Checkpoint:
         """Read the configuration and all headers of a directory or a GGUF file; it blocks on the disk.
 
         `check` looks at a directory's config.json before anything else is looked at: who is told that the weights are
-        of a wrong kind has a model that can be run.
+        of a wrong kind has a model that can be run. Of `partial` files what it needs is waited for.
 
         Raises:
             CheckpointError: a file is missing, damaged or contradicts another.
             UnsupportedModelError: the model is of a kind that is not supported, or not in safetensors or GGUF files.
+            DownloadError: a partial file's download has ended.
         """
-        return cls._read_directory(path, check) if path.is_dir() else cls._read_gguf(path)
+        return cls._read_directory(path, check, partial) if path.is_dir() else cls._read_gguf(path, partial)
 
     @classmethod
-    def _read_gguf(cls, path: Path) -> Checkpoint:
-        model = GgufModel.read(path)
+    def _read_gguf(cls, path: Path, partial: PartialFiles) -> Checkpoint:
+        model = GgufModel.read(path, partial)
         first = model.files[0]
         return cls(
             path=first,
@@ -94,47 +113,89 @@ class Checkpoint:
             config_name=first.name,
             gguf_metadata=model.metadata,
             traits=model.traits,
+            predictor=model.predictor,
+            partial=partial,
         )
 
     @classmethod
-    def _read_directory(cls, directory: Path, check: Check) -> Checkpoint:
-        config = read_object(directory / CONFIG_FILE)
-        check(config, CONFIG_FILE)
+    def _read_directory(cls, directory: Path, check: Check, partial: PartialFiles) -> Checkpoint:
+        config, config_name = _config_of(directory)
+        check(config, config_name)
         refuse_announced(config, directory)
-        names, wanted = weight_files(directory)
+        join = packed_method(config, str(directory))
+        names, wanted = weight_files(directory, partial)
         files = tuple(directory / name for name in names)
-        stamps = tuple(FileStamp.of(path) for path in files)
+        stamps = tuple(stamp_of(path, partial) for path in files)
         tensors: dict[str, SourceTensor] = {}
         skipped: list[str] = []
-        for source in _sources(files, wanted):
-            if (name := canonical_name(source.name)) is None:
+        predictor: dict[str, SourceTensor] = {}
+        sources = {source.name: source for source in _sources(files, wanted, partial)}
+        renamed = published_name if is_published(sources) else canonical_name
+        for source in sources.values():
+            if (name := renamed(source.name)) is None:
                 skipped.append(source.name)
+                if source.name.startswith(PREDICTOR) and source.dtype in _DENSE:
+                    predictor[source.name] = source
             elif name in tensors:
                 raise CheckpointError(f"{directory}: {source.name!r} and {tensors[name].name!r} are the same tensor")
             else:
                 tensors[name] = source
-        refuse_quantised(tensors.values(), directory)
-        traits = FileTraits(are_experts_apart=any(_FIRST_EXPERT in name for name in tensors))
-        return cls(directory, config, files, tensors, tuple(skipped), stamps, traits=traits)
+        if has_mxfp4(config):
+            tensors = joined_planes(tensors, directory)
+        else:
+            if join is not None:
+                tensors, unread = joined(join, tensors, directory, files, partial)
+                skipped += unread
+            refuse_quantised(tensors.values(), directory)
+        text = config.get("text_config", config)
+        tensors = take_layers_apart(tensors, text.get("num_hidden_layers") if isinstance(text, dict) else None)
+        traits = FileTraits(
+            are_experts_apart=any(_FIRST_EXPERT in name for name in tensors),
+            are_shifts_stacked=any(name.endswith(_SHIFTS) for name in tensors),
+            are_networks_turned=is_published(sources) and has_turned_networks(tensors),
+        )
+        return cls(
+            directory,
+            config,
+            files,
+            tensors,
+            tuple(skipped),
+            stamps,
+            config_name,
+            traits=traits,
+            predictor=predictor,
+            partial=partial,
+        )
 
 
-def weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
+def _config_of(directory: Path) -> tuple[dict[str, object], str]:
+    """Return the configuration, and the file that it is read from, or made of the tensors that are in it."""
+    weights = directory / SINGLE_FILE
+    if not (directory / CONFIG_FILE).exists():
+        if weights.is_file():
+            shapes = {name: entry.shape for name, entry in read_header(weights).items()}
+            if is_published(shapes):
+                return published_config(shapes, str(weights)), SINGLE_FILE
+        else:
+            refuse_pickles_in(directory)
+    return read_object(directory / CONFIG_FILE), CONFIG_FILE
+
+
+def weight_files(directory: Path, partial: PartialFiles = NO_PARTIAL_FILES) -> tuple[list[str], dict[str, str] | None]:
     """Return the names of the weight files, and which tensor the index puts where (None without an index).
 
     Raises:
         CheckpointError: one is missing, or the index can't be used.
     """
-    if (directory / SINGLE_FILE).is_file():
+    if is_there(directory / SINGLE_FILE, partial):
         return [SINGLE_FILE], None
     index_path = directory / INDEX_FILE
     if not index_path.is_file():
-        pickles = sorted(path.name for path in directory.glob("*.bin"))
-        if pickles:
-            raise UnsupportedModelError(f"{directory}: weights in {pickles[0]}; only safetensors files are supported")
+        refuse_pickles_in(directory)
         raise CheckpointError(f"{directory}: neither {SINGLE_FILE} nor {INDEX_FILE} is there")
     wanted = read_index(index_path)
     names = sorted(set(wanted.values()))
-    missing = [name for name in names if not (directory / name).is_file()]
+    missing = [name for name in names if not is_there(directory / name, partial)]
     if missing:
         raise CheckpointError(f"{directory}: {len(missing)} of {len(names)} weight files missing, first {missing[0]}")
     return names, wanted
@@ -184,10 +245,10 @@ def _is_plain(name: str) -> bool:
     return name.endswith(".safetensors") and not any(char in name for char in "/\\\0") and not name.startswith(".")
 
 
-def _sources(files: tuple[Path, ...], wanted: dict[str, str] | None) -> Iterator[SourceTensor]:
+def _sources(files: tuple[Path, ...], wanted: dict[str, str] | None, partial: PartialFiles) -> Iterator[SourceTensor]:
     left = dict(wanted or {})
     for index, path in enumerate(files):
-        for entry in read_header(path).values():
+        for entry in read_header(path, partial).values():
             if wanted is None or left.get(entry.name) == path.name:
                 left.pop(entry.name, None)
                 yield SourceTensor.of(entry, index)

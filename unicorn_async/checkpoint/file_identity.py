@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.checkpoint import Checkpoint
+    from unicorn_async.checkpoint.partial_file import PartialFile
 
 MAX_HASHED_BYTES = 16 << 20  # of a file's beginning
 _SAMPLE_BYTES = 4096
@@ -38,13 +39,19 @@ class FileIdentity:
     samples: str = ""
 
     @classmethod
-    def of(cls, path: Path, header_bytes: int) -> FileIdentity:
+    def of(cls, path: Path, header_bytes: int, partial: PartialFile | None = None) -> FileIdentity:
         """Look at a file; it blocks on the disk, and reads a few pages beside the header.
+
+        Of a `partial` file it waits for the header, and takes the digest for right that it is said to have.
 
         Raises:
             CheckpointError: it can't be read.
         """
         try:
+            if partial is not None:
+                with partial.open() as file:
+                    header = hashlib.sha256(file.read(min(header_bytes, MAX_HASHED_BYTES))).hexdigest()
+                return cls(partial.nbytes, header, partial.sha256)
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 with contextlib.suppress(OSError):  # advice: without it, a page fetches many more
@@ -76,7 +83,10 @@ def identify_files(checkpoint: Checkpoint) -> tuple[FileIdentity, ...]:
     starts: dict[int, int] = {}
     for tensor in checkpoint.tensors.values():
         starts[tensor.file] = min(tensor.offset, starts.get(tensor.file, tensor.offset))
-    return tuple(FileIdentity.of(path, starts.get(index, 0)) for index, path in enumerate(checkpoint.files))
+    return tuple(
+        FileIdentity.of(path, starts.get(index, 0), checkpoint.partial.get(path))
+        for index, path in enumerate(checkpoint.files)
+    )
 
 
 def _digest(descriptor: int, places: list[tuple[int, int]]) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class FileTraits:
     """How weights were changed when they were converted to GGUF; a directory's are the defaults, whatever it says.
 
-    But for `are_experts_apart`, by the names of tensors: each expert has matrices of its own, in a family that stacks
-    those of all experts.
+    But for what tensors' names say: with `are_experts_apart` each expert has matrices of its own, in a family that
+    stacks those of all experts, `are_shifts_stacked` is of older directories, and `are_networks_turned` of those with
+    the names that RWKV's authors give.
 
     `rope_factors` are divisors of the rotary frequencies, one a pair, in place of a scaling; empty = none.
     """
@@ -21,6 +22,9 @@ class FileTraits:
     are_value_heads_tiled: bool = False  # those of linear attention, so that neighbours have other heads of keys
     are_gates_apart: bool = False  # of linear attention, from what makes q, k and v, in a family that groups them
     has_decay_rates: bool = False  # -exp of the logarithms that directories have
+    are_shifts_stacked: bool = False  # RWKV's mixes of a token with the one before it, in a layer's time mixing
+    is_bonus_flat: bool = False  # RWKV's r_k, which has a row for each head elsewhere
+    are_networks_turned: bool = False  # RWKV's small ones, with rows for columns
     rope_factors: tuple[float, ...] = ()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.gguf.files import SUFFIX, is_gguf, is_model_name
 from unicorn_async.checkpoint.gguf.split import model_stem, part_paths
 from unicorn_async.checkpoint.hub import find_in_hub, has_safetensors, model_in_snapshot, parse_hub_name, repo_folder
+from unicorn_async.checkpoint.pickles import refuse_pickles
 from unicorn_async.errors import ConfigError
 from unicorn_async.resources import demo_model_dir
 
@@ -30,6 +31,7 @@ def find_model(model: str | Path, environ: Mapping[str, str] = os.environ) -> Pa
         ConfigError: nothing is there, or several models; the message says what was looked for, and where. Nothing is
             ever downloaded.
         CheckpointError: the directory holds a part of a GGUF model.
+        UnsupportedModelError: it is a pickle by its name.
     """
     if model == DEMO:
         return demo_model_dir()
@@ -38,6 +40,7 @@ def find_model(model: str | Path, environ: Mapping[str, str] = os.environ) -> Pa
         return model_in(path)
     if path.is_file():
         if not is_gguf(path):
+            refuse_pickles(path.parent, [path.name])
             raise ConfigError(f"{path}: is no GGUF file; give that, or the model's directory")
         return path
     if path.exists():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 _LANGUAGE_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
+PREDICTOR = "mtp."  # leads the tensors that predict more than the next token, where they are no layer's
 _OTHER_PARTS = (
     "audio_tower.",
     "embed_audio.",
     "embed_vision.",
     "image_newline",
-    "mtp.",
+    PREDICTOR,
     "mtp_",
     "multi_modal_projector.",
     "vision_embed_tokens.",

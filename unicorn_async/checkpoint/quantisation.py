@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face's layout that are quantised already: by which method, to refuse them by its name.
+"""Checkpoints in Hugging Face's layout that are quantised by a method that can't be read, to refuse them by its name.
 
 Source: the configurations that AutoGPTQ, AutoAWQ, bitsandbytes, compressed-tensors, NVIDIA's ModelOpt and MLX write,
 and the names that they give their tensors.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.packed.method import packed_method
 from unicorn_async.checkpoint.strict_json import read_object
 from unicorn_async.errors import UnsupportedModelError
 
@@ -37,17 +38,26 @@ _MLX_DTYPE, _MLX_SCALES = "U32", ".scales"
 
 
 def refuse_announced(config: Mapping[str, object], directory: Path) -> None:
-    """Check that neither a configuration nor a file beside it announces quantised weights.
+    """Check that neither a configuration nor a file beside it announces quantised weights that can't be read.
 
     Raises:
         UnsupportedModelError: it does; the message names the method.
+        CheckpointError: what it says of one that can be read makes no sense.
     """
     text_config = config.get("text_config")
+    if has_mxfp4(config) or packed_method(config, str(directory)) is not None:
+        return
     for section in [config, text_config] if isinstance(text_config, dict) else [config]:
         if (method := _announced(section)) is not None:
             raise _refusal(directory, method)
     if (directory / _MODELOPT_FILE).is_file():
         raise _refusal(directory, _modelopt(read_object(directory / _MODELOPT_FILE).get("quantization")))
+
+
+def has_mxfp4(config: Mapping[str, object]) -> bool:
+    """Whether a configuration announces MXFP4 as gpt-oss is published in, which is read as it is."""
+    found = config.get("quantization_config")
+    return isinstance(found, dict) and found.get("quant_method") == "mxfp4"
 
 
 def refuse_quantised(tensors: Iterable[SourceTensor], directory: Path) -> None:
@@ -56,7 +66,7 @@ def refuse_quantised(tensors: Iterable[SourceTensor], directory: Path) -> None:
     Raises:
         UnsupportedModelError: one is; the message names it, and the layout.
     """
-    found = {tensor.name: tensor for tensor in tensors}
+    found = {tensor.name: tensor for tensor in tensors if tensor.packing is None}
     for suffix, layout in _SUFFIXES:
         if name := next((name for name in found if name.endswith(suffix)), None):
             raise _refusal(directory, f"{layout} (tensor {name!r})")

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from unicorn_async.checkpoint.strict_json import read_object
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

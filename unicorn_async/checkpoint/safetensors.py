@@ -6,9 +6,9 @@ Format: 8 bytes little-endian header length, a JSON object, then the tensors' by
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES, open_file
 from unicorn_async.checkpoint.source_tensor import TensorEntry
 from unicorn_async.checkpoint.strict_json import JsonWalk, decode
 from unicorn_async.errors import CheckpointError
@@ -16,13 +16,15 @@ from unicorn_async.errors import CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from unicorn_async.checkpoint.partial_file import PartialFiles
+
 MAX_HEADER_BYTES = 16 << 20  # the format allows 100 MB; real headers have 0.1 KB a tensor
 MAX_TENSORS = 1 << 17  # of a file; experts one by one come to some tens of thousands in a whole model
 MAX_METADATA = 1 << 14  # keys, of which nothing here needs one
 MAX_NAME_CHARS = 256
 MAX_DIMENSIONS = 64
 MAX_TENSOR_CHARS = 4096  # of a tensor's description, which has about 60
-_LENGTH_BYTES = 8
+HEADER_LENGTH_BYTES = 8
 _METADATA = "__metadata__"
 _DTYPE_BITS = {
     "F4": 4,
@@ -50,16 +52,16 @@ _DTYPE_BITS = {
 }
 
 
-def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a safetensors file by name, in the order of their bytes.
+def read_header(path: Path, partial: PartialFiles = NO_PARTIAL_FILES) -> dict[str, TensorEntry]:
+    """Return the tensors of a safetensors file by name, in the order of their bytes; of a partial file it waits for it.
 
     Raises:
         CheckpointError: the file can't be read, is truncated or breaks the format's rules.
     """
     try:
-        with path.open("rb") as file:
-            file_bytes = os.fstat(file.fileno()).st_size
-            header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        file, file_bytes = open_file(path, partial)
+        with file:
+            header_bytes = int.from_bytes(file.read(HEADER_LENGTH_BYTES), "little")
             _check_lengths(path, file_bytes, header_bytes)
             header = file.read(header_bytes)
     except OSError as exc:
@@ -75,7 +77,7 @@ def parse_header(header: bytes, file_bytes: int, *, source: str) -> dict[str, Te
     """
     if not header.startswith(b"{"):
         raise CheckpointError(f"{source}: header begins with {header[:1]!r}, expected b'{{'")
-    data_start = _LENGTH_BYTES + len(header)
+    data_start = HEADER_LENGTH_BYTES + len(header)
     walk = JsonWalk(decode(header, f"{source}: header"), f"{source}: header")
     found: dict[str, TensorEntry] = {}
     has_metadata = False
@@ -102,11 +104,11 @@ def parse_header(header: bytes, file_bytes: int, *, source: str) -> dict[str, Te
 
 
 def _check_lengths(path: Path, file_bytes: int, header_bytes: int) -> None:
-    if file_bytes < _LENGTH_BYTES:
+    if file_bytes < HEADER_LENGTH_BYTES:
         raise CheckpointError(f"{path}: {file_bytes} bytes, too short for a safetensors file")
     if header_bytes > MAX_HEADER_BYTES:
         raise CheckpointError(f"{path}: header of {header_bytes} bytes, at most {MAX_HEADER_BYTES} are allowed")
-    if header_bytes > file_bytes - _LENGTH_BYTES:
+    if header_bytes > file_bytes - HEADER_LENGTH_BYTES:
         raise CheckpointError(f"{path}: header of {header_bytes} bytes in a file of {file_bytes} bytes")
 
 

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import LoraSpec
 from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.errors import ConfigError
+from unicorn_async.lora_spec import LoraSpec
 
 if TYPE_CHECKING:
     from unicorn_async.lora.adapter import LoraAdapter

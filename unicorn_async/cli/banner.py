@@ -27,8 +27,11 @@ def banner(engine: Engine) -> list[str]:
         *([f"attends  {engine.attention.text()}"] if options.attends_elsewhere else []),
         *(engine.attention.choice.lines() if engine.attention.choice is not None else []),
         *(f"adapter  {adapter.text()}" for adapter in engine.adapters),
+        *([f"draft    {engine.draft.text()}"] if engine.draft is not None else []),
+        *(["draft    by a layer of the model's own, a token at a time"] if engine.predicts else []),
+        *([f"draft    not by the model's own layer: {engine.predictor_left_out}"] if engine.predictor_left_out else []),
         f"context  {engine.max_context} tokens; KV cache {size(engine.kv_cache_bytes)} in {engine.attention.kv_dtype},"
-        f" up to {options.max_num_seqs} sequences in a step",
+        f" up to {options.max_seqs} sequences in a step",
         planned_line(engine.device, engine.memory),
     ]
 
@@ -43,10 +46,12 @@ def banner_without_model() -> list[str]:
 
 def tuning_lines(info: DeviceInfo) -> list[str]:
     """Return how many choices of kernels were measured, if any."""
-    count = len(info.tuned)
-    if not count:
-        return []
-    return [f"tuning   {count} product{'s' * (count > 1)} by kernels that were measured to be faster here"]
+    products, forms = len(info.tuned), len(info.forms)
+    chosen = [
+        *([f"{products} product{'s' * (products > 1)} by kernels"] if products else []),
+        *([f"{forms} input{'s' * (forms > 1)} in forms"] if forms else []),
+    ]
+    return [f"tuning   {', '.join(chosen)} that were measured to be faster here"] if chosen else []
 
 
 def device_lines(info: DeviceInfo, *, wanted: str | None, host: HostGraphics | None = None) -> list[str]:

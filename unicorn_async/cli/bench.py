@@ -60,10 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
     model, config = options.model, engine_config(options)
-    if config.speculation is SpeculationMode.AUTO:  # what a model repeats after random prompts is no measure of it
+    if config.speculation is SpeculationMode.AUTO and config.draft is None:
+        # What a model repeats after random prompts is no measure of it; a draft model is asked for.
         config = replace(config, speculation=SpeculationMode.OFF)
     options.batch = _batches(options.batch, options.max_num_seqs, config.max_num_batched_tokens)
-    config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch), time_kernels=options.kernels)
+    config = replace(config, max_num_seqs=max(config.max_seqs, *options.batch), time_kernels=options.kernels)
     return run_async(_bench(model, config, options))
 
 
@@ -120,7 +121,8 @@ async def _open_and_measure(
         for text in lines:
             line.note(text)
         load = await show_load(engine, line)
-        line.update("writing the weights to the cache")
+        line.update("loading the draft model" if engine.draft is not None else "writing the weights to the cache")
+        await engine.draft_loaded()
         await engine.cache_settled()
         results = await _measure(engine, options, repeat, line)
         line.clear()

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

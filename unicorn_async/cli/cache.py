@@ -1,4 +1,4 @@
-"""`unicorn cache`: weights that were quantised or blended once and kept as the device has them, and tokenizers."""
+"""`unicorn cache`: weights as the device has them, made once and kept, tokenizers, and blocks of KV caches."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from unicorn_async.cache.verify import Verifier
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.options import byte_size
-from unicorn_async.engine.user_folders import kept_tokenizers, weight_cache_folder
+from unicorn_async.engine.user_folders import kept_blocks_directory, kept_tokenizers, weight_cache_folder
 from unicorn_async.errors import ConfigError
+from unicorn_async.kv_store.disk_folder import idle_files, prune_idle
 from unicorn_async.ops.host_checksum import HostChecksum
 from unicorn_async.public_text import printable
 
@@ -55,8 +56,15 @@ def run(options: argparse.Namespace) -> int:
         return 0
     kept = kept_tokenizers().files()
     tokenizers = [f"and {len(kept)} tokenizers, {size(sum(nbytes for _, nbytes in kept))}"] if kept else []
-    print("\n".join([*_table(stored), *tokenizers]))
+    print("\n".join([*_table(stored), *tokenizers, *_blocks()]))
     return 0
+
+
+def _blocks() -> list[str]:
+    """Say what there is of KV caches, but for those of servers that run."""
+    root = kept_blocks_directory()
+    sizes = [nbytes for _, _, nbytes in idle_files(root)] if root.is_dir() else []
+    return [f"and {len(sizes)} blocks of KV caches, {size(sum(sizes))}"] if sizes else []
 
 
 def _table(stored: Sequence[StoredEntry]) -> list[str]:
@@ -115,6 +123,9 @@ def _prune(folder: CacheFolder, *, to: int | None) -> int:
     print(f"removed {len(removed)} of {len(stored)} entries, {size(sum(one.nbytes for one in removed))}")
     if to == 0:
         print(f"removed {kept_tokenizers().prune(most=0)} tokenizers")
+        count, nbytes = prune_idle(kept_blocks_directory())
+        if count:
+            print(f"removed {count} blocks of KV caches, {size(nbytes)}")
     return 0
 
 

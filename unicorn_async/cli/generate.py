@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import argparse
 
     from unicorn_async.cli.log_lines import LogLines
-    from unicorn_async.config import SamplingParams
     from unicorn_async.engine.types import FinishReason, Token
+    from unicorn_async.sampling_params import SamplingParams
 
 
 @dataclass(slots=True)

@@ -19,12 +19,14 @@ def config_lines(config: ModelSpec) -> list[str]:
     others = config.num_layers - windows.total()
     kinds += [f"{others} without attention"] if others else []
     head = "tied to the embeddings" if config.head.is_tied else "own weights"
+    heads = dict.fromkeys(layer.paged for layer in config.layers if layer.paged is not None)
+    kv_heads = dict.fromkeys(f"{state.num_kv_heads} for keys and values, of {state.head_dim}" for state in heads)
     summaries = dict.fromkeys(block.summary for block in config.unique_blocks if block.summary)
+    attention = [f"heads          {config.num_heads} for queries, {', or '.join(kv_heads)}"] if config.attends else []
     return [
         f"layers         {config.num_layers}: {', '.join(kinds)}",
         f"hidden size    {', '.join((str(config.hidden_size), *summaries))}",
-        f"heads          {config.num_heads} for queries, {config.num_kv_heads} for keys and values,"
-        f" of {config.head_dim}",
+        *attention,
         f"vocabulary     {config.vocab_size}, output head: {head}",
         f"context        {config.max_position} tokens",
     ]

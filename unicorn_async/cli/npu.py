@@ -10,15 +10,16 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import NpuBuildError, UnicornError
+from unicorn_async.errors import NpuBuildError, NpuUnavailableError, UnicornError
 from unicorn_async.hybrid.figures import npu_figures
 from unicorn_async.npu.attention import NpuOptions
-from unicorn_async.npu.doctor import Finding, examine, npu_chip
+from unicorn_async.npu.doctor import Finding, examine, npu_chip, opening_by_xrt
 from unicorn_async.npu.geometry import HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import build_dir, find_build, find_built, notice, tried
 from unicorn_async.npu.measured import find_rates
 from unicorn_async.npu.opening import open_attention
+from unicorn_async.npu.packages import version_hint
 from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import npu_page, resource_dir
 
@@ -75,6 +76,8 @@ def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
     A model needs the kernels of one head_dim: where some are built, the others' absence is a note.
     """
     findings = list(examine(host))
+    if all(finding.ok for finding in findings):
+        findings.append(opening_by_xrt(host))
     if not all(finding.ok for finding in findings):
         return findings
     chip = npu_chip(host)
@@ -90,18 +93,22 @@ def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
                 findings.append(Finding(check, True, "not built; models with this head_dim need them", remedy))
             else:
                 findings.append(Finding(check, False, str(exc), remedy))
+        except NpuUnavailableError as exc:
+            findings.append(Finding(check, False, str(exc), version_hint(host)))
         except UnicornError as exc:
             findings.append(Finding(check, False, str(exc), f"{npu_page()} says how to report it"))
         else:
-            findings.append(Finding(check, True, f"{build.xclbin}: the known answers are right"))
-            findings.append(_rates(builds, build))
+            findings.append(
+                Finding(check, True, f"{build.xclbin}, products in {build.products.value}: the known answers are right")
+            )
+            findings.append(_rates(host, builds, build))
     return findings
 
 
-def _rates(builds: Path, build: Build) -> Finding:
+def _rates(host: NpuHost, builds: Path, build: Build) -> Finding:
     """Say what `--attention auto` goes by; others' rates are a note."""
-    measured = find_rates(builds, build)
-    figures = "; ".join(figure.text() for figure in npu_figures(build.chip, measured).all())
+    measured = find_rates(builds, build, host.npu_software())
+    figures = "; ".join(figure.text() for figure in npu_figures(build.chip, measured, build.products).all())
     remedy = "`unicorn npu validate` measures them; `unicorn inspect MODEL --attention auto` says what they decide"
     return Finding(f"rates, head_dim {build.head_dim}", True, figures, "" if measured else remedy)
 

@@ -12,13 +12,13 @@ from unicorn_async.config import (
     EngineConfig,
     ExchangeKind,
     KVDType,
-    SamplingParams,
     SpeculationMode,
     SplitMode,
     WeightScheme,
 )
 from unicorn_async.errors import ConfigError
 from unicorn_async.pooling import Pooling
+from unicorn_async.sampling_params import SamplingParams
 
 _SAME_NAMES = (  # as in EngineConfig
     "device",
@@ -30,6 +30,8 @@ _SAME_NAMES = (  # as in EngineConfig
     "vram_bytes",
     "gtt_bytes",
     "cache_bytes",
+    "kv_host_bytes",
+    "kv_disk_bytes",
     "load_trace",
     "step_trace",
     "attention",
@@ -38,9 +40,13 @@ _SAME_NAMES = (  # as in EngineConfig
     "kv_dtype",
     "weights",
     "speculation",
+    "draft",
     "pooling",
     "validation",
 )
+DEVICE_HELP = "index or part of the name, see `unicorn devices` (default: the fastest GPU that has room)"
+CONTEXT_HELP = "prompt and answer together (default: as the model and the memory allow)"
+CACHE_HELP = "limit of the KV cache, e.g. 4G (default: what is left of the memory, within reason)"
 MODEL_HELP = "a directory in Hugging Face's layout or its name in their cache, a GGUF file, or `demo` (bundled)"
 
 
@@ -52,10 +58,32 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--no-prefix-cache", action="store_true", help="compute every prompt from its start, whatever was there before"
     )
     group.add_argument(
+        "--kv-host",
+        dest="kv_host_bytes",
+        type=byte_size,
+        metavar="SIZE",
+        help="of the host's memory, for what prompts have in common and the GPU has no room for (default: none)",
+    )
+    group.add_argument(
+        "--kv-disk",
+        dest="kv_disk_bytes",
+        type=byte_size,
+        metavar="SIZE",
+        help="of the disk, for the same, for all models together: later starts find what was computed of prompts, and"
+        " so may who reads the user's cache folder (default: none)",
+    )
+    group.add_argument(
         "--speculation",
         choices=[mode.value for mode in SpeculationMode],
         help="what proposes tokens, of which a step checks several: lookup, in the text so far (default auto: where"
         " that can be), or off; it changes no token",
+    )
+    group.add_argument(
+        "--draft",
+        metavar="MODEL",
+        help="a smaller model of the same vocabulary that proposes tokens, too, where that is measured to be faster; it"
+        " lies on the same device beside MODEL (default: MODEL's own layer that predicts, where its files have one;"
+        " none: neither)",
     )
     group.add_argument(
         "--pooling",
@@ -97,16 +125,21 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 def add_planning_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add what decides how a model is loaded and where it lies; returns their group."""
     group = parser.add_argument_group("engine")
-    group.add_argument("--device", metavar="DEVICE", help="index or part of the name (see `unicorn devices`)")
+    group.add_argument("--device", metavar="DEVICE", help=DEVICE_HELP)
     group.add_argument(
         "--attention",
         type=attention_target,
         metavar="WHERE",
-        help="what attends and has the KV cache: gpu (default: the device that runs the model), vulkan:DEVICE, npu, or"
-        " auto: gpu, or npu where steps are faster with it, and why",
+        help="what attends and has the KV cache: gpu, which is the device that runs the model, vulkan:DEVICE, npu, or"
+        " auto: gpu, or npu where steps are faster with it, and why (default gpu)",
     )
-    group.add_argument("--max-context", type=count, metavar="TOKENS", help="prompt and answer together")
-    group.add_argument("--max-num-seqs", type=count, metavar="N", help="sequences in one step (default 32)")
+    group.add_argument("--max-context", type=count, metavar="TOKENS", help=CONTEXT_HELP)
+    group.add_argument(
+        "--max-num-seqs",
+        type=count,
+        metavar="N",
+        help="sequences in one step (default 32, fewer where what a model keeps of each takes much memory)",
+    )
     group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens in one step (default 512)")
     group.add_argument(
         "--weights",
@@ -119,7 +152,7 @@ def add_planning_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
         choices=[kind.value for kind in KVDType],
         help="elements of the KV cache (default f16); int8 takes 17/32 of its room, and rounds",
     )
-    group.add_argument("--kv-cache-bytes", type=byte_size, metavar="SIZE", help="limit of the KV cache, e.g. 4G")
+    group.add_argument("--kv-cache-bytes", type=byte_size, metavar="SIZE", help=CACHE_HELP)
     group.add_argument(
         "--vram",
         dest="vram_bytes",

@@ -107,6 +107,8 @@ def load_text(progress: LoadProgress) -> str:
     ]
     if progress.seconds_left:
         parts.append(f"{duration(progress.seconds_left)} left")
+    if progress.bytes_to_download:
+        parts.append(f"{size(progress.bytes_downloaded)} of {size(progress.bytes_to_download)} downloaded")
     if progress.from_cache:
         parts.append("from the cache")
     return "loading  " + ", ".join(parts)

@@ -13,7 +13,8 @@ from unicorn_async.checkpoint.quantisation import refuse_announced
 from unicorn_async.checkpoint.strict_json import read_object
 from unicorn_async.cli.amounts import size
 from unicorn_async.errors import CheckpointError, ConfigError, UnsupportedModelError
-from unicorn_async.hub.download import pull
+from unicorn_async.hub.download import begin_pull, pull
+from unicorn_async.hub.stream import DownloadStream
 from unicorn_async.models.registry import model_spec
 from unicorn_async.public_text import printable
 from unicorn_async.weights.plan import file_types
@@ -55,6 +56,12 @@ def pull_model(name: HubName) -> Path:
     pulled = pull(name, teller)
     teller.note(f"{name}: {size(pulled.nbytes)}, {size(pulled.new_bytes)} of it new")
     return pulled.path
+
+
+def begin_pull_model(name: HubName) -> DownloadStream | None:
+    """Bring a model until it can be opened, and the rest in a thread; None if all of it is there. Raises as `pull`."""
+    begun = begin_pull(name, Teller())
+    return begun if isinstance(begun, DownloadStream) else None
 
 
 class Teller:

@@ -24,6 +24,7 @@ _LIMITS = (
     _Limit("max_client_connections", "of these, of one client"),
     _Limit("max_client_requests", "requests of one client that wait for the model or are answered"),
     _Limit("max_client_input_bytes", "of these requests and of those that wait in streams, of one client"),
+    _Limit("max_all_input_bytes", "of these, of all clients"),
     _Limit("max_client_background", "answers of one client that go on without a listener"),
     _Limit("max_background", "of these, of all"),
     _Limit("max_message_bytes", "of one websocket message or HTTP body"),

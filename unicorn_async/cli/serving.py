@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
+from unicorn_async.background import run_to_end
+from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog, given_entry
 from unicorn_async.cli.interpreter import release_start, settle_interpreter
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.process_limits import make_room_for, return_large_blocks
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.engine import Engine
     from unicorn_async.gpu.instance_start import InstanceStart
+    from unicorn_async.hub.stream import DownloadStream
     from unicorn_async.server.model_change import Change
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.tls import FileContext
@@ -59,6 +61,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     return ServerOptions(
         api_key=key,
         api_keys=read_keys(options.api_key_file) if options.api_key_file is not None else (),
+        api_key_file=options.api_key_file,
         share_prefixes=options.share_prefixes,
         allowed_hosts=tuple(options.allow_host),
         cors_origins=tuple(options.cors_origin),
@@ -89,8 +92,10 @@ def warn_of_visible_key(key: str | None, arguments: Sequence[str]) -> None:
         )
 
 
-def model_catalog(options: argparse.Namespace) -> ModelCatalog:
+def model_catalog(options: argparse.Namespace, *, is_on_its_way: bool = False) -> ModelCatalog:
     """Return what clients may load: the command line's model, if it has one, and what lies below its folders.
+
+    Where the model `is_on_its_way`, it lies nowhere yet.
 
     Raises:
         ConfigError, CheckpointError: there is no such model or folder, or nothing that could be served.
@@ -99,29 +104,40 @@ def model_catalog(options: argparse.Namespace) -> ModelCatalog:
         raise ConfigError("give a MODEL to serve, or a --models-dir that clients may load models from")
     if options.model is None and options.keep_model:
         raise ConfigError("--keep-model: there is no MODEL to keep")
-    given = given_entry(options.model, options.model_name) if options.model is not None else None
+    given = None
+    if options.model is not None:
+        given = None if is_on_its_way else given_entry(options.model, options.model_name)
+        given = given or CatalogEntry(options.model_name or options.model, options.model)
     return ModelCatalog(given, options.models_dir)
 
 
 async def serve_models(
-    options: argparse.Namespace, config: EngineConfig, listener: socket.socket, vulkan: InstanceStart | None = None
+    options: argparse.Namespace,
+    config: EngineConfig,
+    listener: socket.socket,
+    vulkan: InstanceStart | None = None,
+    stream: DownloadStream | None = None,
 ) -> int:
     """Serve at a socket as the command line says, until a signal comes; returns the exit status.
 
     Requests are taken while a model is opened and loads; those that need it wait.
+    With a `stream` the command line's model is on its way, and loaded as it comes; the stream is closed in the end.
 
     Raises:
         UnicornError: there is no such model, the model given at the start can't be opened, or the one model that the
             server keeps can't be loaded.
     """
-    catalog, behaviour = model_catalog(options), server_options(options)
+    catalog, behaviour = model_catalog(options, is_on_its_way=stream is not None), server_options(options)
     num_connections = make_room_for(2 * behaviour.max_connections) // 2  # busy ones, and as many idle ones
     return_large_blocks()
     with ProgressLine() as line, log_lines(line):
         warn_of_visible_key(behaviour.api_key, sys.argv[1:])
         behaviour = _with_room(behaviour, num_connections)
         introduce, leftovers = partial(_introduce, line), Leftovers()
-        library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers)
+        download = None if stream is None else stream.download
+        library = ModelLibrary(
+            catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers, download=download
+        )
         async with leftovers, _host(library, options) as models:
             given = library.given()
             first = models.begin(given) if given is not None else None
@@ -137,7 +153,11 @@ async def serve_models(
                     line.note("         anybody who reaches this port may use it; --api-key-file changes that")
 
             serving = serve(models, listener=listener, options=behaviour, on_ready=announce)
-            await while_showing_loads(models, first, line, serving)
+            try:
+                await while_showing_loads(models, first, line, serving)
+            finally:
+                if stream is not None:
+                    await run_to_end(stream.close)  # before the model is: its threads may wait for what comes
     return 0
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from unicorn_async.config import LoraSpec
 from unicorn_async.errors import ConfigError
+from unicorn_async.lora_spec import LoraSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +19,17 @@ _SECRET = frozenset({"api-key"})
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 MAX_FILE_BYTES = 1 << 20
 _OTHERS = (f"{PREFIX}CONFIG", f"{PREFIX}NPU_BUILD")  # variables that are no options
+_DEFAULT = re.compile(r"\(default:? ([^()]*)")
+_VALUE = re.compile(r"[\w.]+")
 _NEAR = 0.75  # of two names' letters that are alike, in their order
 
 
 class Setting(NamedTuple):
-    """An option's value, and where it came from."""
+    """An option's value, where it came from, and what goes for it where it is None, if anything."""
 
     value: object
     origin: str
+    unset: str = ""
 
 
 def add_settings_options(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +78,7 @@ def parse_settings(
         elif name in lines:
             settings[name] = Setting(_from_toml(action, lines[name], f"{file}: {name}"), str(file))
         else:
-            settings[name] = Setting(defaults[name], "default")
+            settings[name] = Setting(defaults[name], "default", _told_default(action))
         setattr(options, action.dest, settings[name].value)
     options.print_config = settings_text(settings) if options.print_config else None
     return options
@@ -98,14 +102,29 @@ def override(parser: argparse.ArgumentParser, options: argparse.Namespace, given
 def settings_text(settings: Mapping[str, Setting]) -> str:
     """Return options as a TOML file that sets them, but for secrets."""
     lines: list[str] = []
-    for name, (value, origin) in settings.items():
+    for name, (value, origin, unset) in settings.items():
         if value is None:
-            lines.append(f"# {name} is not set")
+            lines.append(_unset_text(name, unset))
         elif name in _SECRET:
             lines.append(f"# {name} is set, and not shown  # {origin}")
         else:
             lines.append(f"{name} = {_toml(value)}  # {origin}")
     return "\n".join(lines)
+
+
+def _told_default(action: argparse.Action) -> str:
+    """What an option's help says of its default, which for many is made up later."""
+    found = _DEFAULT.search(action.help or "")
+    return "" if found is None else found[1]
+
+
+def _unset_text(name: str, unset: str) -> str:
+    """Return the line of an option without a value: a value that goes for it, or in words what does."""
+    value, *words = re.split("[:;] ", unset, maxsplit=1)
+    if not _VALUE.fullmatch(value):
+        return f"# {name} is not set" + (f": {unset}" if unset else "")
+    shown = value if value[0].isdigit() else _toml(value)
+    return ": ".join((f"# {name} = {shown}  # default", *words))
 
 
 def _name(action: argparse.Action) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
@@ -32,18 +33,29 @@ class TensorRow:
     destination: str
     row_offset: int
     device_dtype: str
+    device_bytes: int
     reordered: bool
     num_adapters: int
+    rounding: str = ""  # of the scales of quantised ones
 
     @property
     def transform(self) -> str:
         """What is done with it on the way."""
-        same = "re-layout" if self.dtype in _BLOCKS else "copied"
+        same = self._relayout if self.dtype in _BLOCKS else "copied"
         text = same if self.dtype == self.device_dtype else f"{self.dtype} to {self.device_dtype}"
         if self.num_adapters:
             noun = "adapter" if self.num_adapters == 1 else "adapters"
             text = f"{self.dtype} with {self.num_adapters} {noun} to {self.device_dtype}"
+        text = f"{text}, {self.rounding}" if self.rounding else text
         return f"{text}, rows reordered" if self.reordered else text
+
+    @property
+    def _relayout(self) -> str:
+        """How a weight of blocks lies, with its bits where they are others than in the file."""
+        if self.device_bytes == self.nbytes:
+            return "re-layout"
+        in_file, there = (8 * nbytes / prod(self.shape) for nbytes in (self.nbytes, self.device_bytes))
+        return f"re-layout of {in_file:.3g} bits a weight to {there:.3g}"
 
     @property
     def pattern(self) -> tuple[object, ...]:
@@ -77,16 +89,27 @@ def tensor_rows(model: ModelFiles) -> list[TensorRow]:
 
 def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, num_adapters: int) -> TensorRow:
     source = checkpoint.tensors[want.name]
+    is_turned = want.is_transposed and source.dtype not in _BLOCKS
+    packing = source.packing
     return TensorRow(
         name=source.name,
         shape=source.shape,
         dtype=source.dtype,
-        nbytes=source.nbytes,
+        nbytes=source.whole_bytes,
         file=checkpoint.files[source.file].name,
         layer=want.layer,
         destination=want.dest,
         row_offset=want.row_offset,
         device_dtype=device_type.value,
-        reordered=source.interleaved_head_rows > 0 or want.head_order is not None,
+        device_bytes=_device_bytes(prod(source.shape), device_type),
+        reordered=source.interleaved_head_rows > 0 or want.head_order is not None or is_turned,
         num_adapters=num_adapters,
+        rounding=packing.rounding(device_type) if packing and isinstance(device_type, QuantFormat) else "",
     )
+
+
+def _device_bytes(num_elements: int, device_type: ElementType) -> int:
+    """Bytes of elements on the device, without what is between planes."""
+    if isinstance(device_type, QuantFormat):
+        return sum(device_type.layout.plane_bytes(num_elements))
+    return num_elements * device_type.itemsize

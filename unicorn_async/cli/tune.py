@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.options import MODEL_HELP, count
@@ -19,17 +18,20 @@ from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 from unicorn_async.tune.choices import check_table, shaders_digest
+from unicorn_async.tune.contests import contests_of
 from unicorn_async.tune.products import products_of
-from unicorn_async.tune.table import DeviceKey, PlanKey, TunedProduct, TuningTable
+from unicorn_async.tune.survey import survey
+from unicorn_async.tune.table import DeviceKey, PlanKey, TunedForm, TunedProduct, TuningTable
 from unicorn_async.tune.tuner import Tuner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.tune.contests import Contest
     from unicorn_async.tune.folder import TuningFolder
     from unicorn_async.tune.products import ModelProduct
-    from unicorn_async.tune.tuner import Measurement
+    from unicorn_async.tune.survey import Findings
 
 _MAX_SECONDS = 3600.0
 
@@ -76,33 +78,25 @@ def run(options: argparse.Namespace) -> int:
         info = select_device(instance.devices(), options.device, needed_bytes=on_disk.plan.dest_bytes)
         with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
             find_matrix_fragments(device)
-            products = products_of(device.info, on_disk.config, on_disk.plan, config)
-            measured = _measure(device, products, options.seconds)
-            path = folder.write(device.info, _table(folder, device.info, [one for _, one in measured]))
-    print("\n".join([*tune_lines(info, measured, len(products)), f"kept in {path}"]))
+            given = device.info, on_disk.config, on_disk.plan, config
+            found = _measure(device, products_of(*given), contests_of(*given), options.seconds)
+            path = folder.write(device.info, _table(folder, device.info, found))
+    print("\n".join([*tune_lines(info, found), f"kept in {path}"]))
     return 0
 
 
-def _measure(
-    device: Device, products: Sequence[ModelProduct], seconds: float
-) -> list[tuple[ModelProduct, Measurement]]:
-    """Measure as many of the products as the time allows, in their order."""
-    found = []
-    end = time.monotonic() + seconds
-    with ProgressLine() as line, Tuner(device, [one.product for one in products]) as tuner:
-        for number, one in enumerate(products):
-            left = end - time.monotonic()
-            if left <= 0:
-                break
+def _measure(device: Device, products: Sequence[ModelProduct], contests: Sequence[Contest], seconds: float) -> Findings:
+    others = (one for contest in contests for way in contest.ways.values() for one in way)
+    with ProgressLine() as line, Tuner(device, [one.product for one in (*products, *others)]) as tuner:
+
+        def progress(done: float, one: ModelProduct) -> None:
             size = f"{one.product.n}x{one.product.k}"
-            line.update(f"{bar(number / len(products))} {one.matrix} {size}, {one.product.tokens} tokens")
-            measurement = tuner.measure(one.product, most_s=left)
-            if measurement is not None:
-                found.append((one, measurement))
-    return found
+            line.update(f"{bar(done)} {one.matrix} {size}, {one.product.tokens} tokens")
+
+        return survey(tuner, products, contests, seconds=seconds, progress=progress)
 
 
-def _table(folder: TuningFolder, info: DeviceInfo, measured: Sequence[Measurement]) -> TuningTable:
+def _table(folder: TuningFolder, info: DeviceInfo, found: Findings) -> TuningTable:
     """What was known of the device, where it still counts, with what was measured now in its place."""
     try:
         old = folder.find(info)
@@ -110,14 +104,26 @@ def _table(folder: TuningFolder, info: DeviceInfo, measured: Sequence[Measuremen
             check_table(old, info)
     except TuningError:
         old = None  # it would not be used either
-    anew = {one.product for one in measured}
-    kept = () if old is None else tuple(one for one in old.choices if one.product not in anew)
-    found = tuple(
+    settled = {read for one in found.forms for read in one.contest.inputs}
+    forms = tuple(
+        TunedForm(read, one.contest.rule, one.best, one.rule_us, one.best_us)
+        for one in found.forms
+        if one.best is not one.contest.rule
+        for read in sorted(one.contest.inputs)
+    )
+    anew = {one.product for _, one in found.products}
+    choices = tuple(
         TunedProduct(one.product, PlanKey.of(one.rule), PlanKey.of(one.best), one.rule_us, one.best_us)
-        for one in measured
+        for _, one in found.products
         if one.best is not one.rule
     )
-    return TuningTable(DeviceKey.of(info), shaders_digest(), (*kept, *found))
+    if old is not None:
+        before, now = ({one.input: one.choice for one in some} for some in (old.forms, forms))
+        changed = {read for read in settled if before.get(read) is not now.get(read)}  # candidates of these are others
+        kept = (one for one in old.choices if one.product not in anew and one.product.input not in changed)
+        choices = (*kept, *choices)
+        forms = (*(one for one in old.forms if one.input not in settled), *forms)
+    return TuningTable(DeviceKey.of(info), shaders_digest(), choices, forms)
 
 
 def _seconds(text: str) -> float:

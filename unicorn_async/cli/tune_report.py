@@ -11,39 +11,43 @@ from unicorn_async.tune.folder import read_table
 from unicorn_async.tune.table import DeviceKey, PlanKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.linear_plans.product import Product
+    from unicorn_async.ops.rows import RowForm
     from unicorn_async.tune.folder import TuningFolder
-    from unicorn_async.tune.products import ModelProduct
+    from unicorn_async.tune.survey import Findings
     from unicorn_async.tune.table import TuningTable
-    from unicorn_async.tune.tuner import Measurement
 
 _HEADS = ("matrix", "weights", "tokens", "rule", "µs", "best", "µs", "gain")
 _LEFT = (0, 1, 3, 5)  # columns of text
 _FOLLOWS = "MAX_SUBGROUPS"  # from other constants
 
 
-def tune_lines(info: DeviceInfo, measured: Sequence[tuple[ModelProduct, Measurement]], num_products: int) -> list[str]:
+def tune_lines(info: DeviceInfo, found: Findings) -> list[str]:
     """Return the device, a table of all that was measured, and what it comes to."""
     rows = [
         _row(
-            f"{one.matrix} {_shape(found.product)}",
-            found.product,
-            (PlanKey.of(found.rule), found.rule_us),
-            (PlanKey.of(found.best), found.best_us),
+            f"{one.matrix} {_shape(measured.product)}",
+            measured.product,
+            (PlanKey.of(measured.rule), measured.rule_us),
+            (PlanKey.of(measured.best), measured.best_us),
         )
-        for one, found in measured
+        for one, measured in found.products
     ]
-    faster = sum(found.best is not found.rule for _, found in measured)
-    left = num_products - len(measured)
-    lines = [
-        _device(DeviceKey.of(info)),
-        *_table(rows),
-        f"{len(measured)} products measured, {faster} of them with a faster kernel than the rules choose",
-    ]
-    return [*lines, f"no time for {left} more: --seconds gives it"] if left else lines
+    faster = sum(measured.best is not measured.rule for _, measured in found.products)
+    better = [one for one in found.forms if one.best is not one.contest.rule]
+    lines = [_device(DeviceKey.of(info)), *_table(rows)]
+    for one in better:
+        where, rule = one.contest, one.contest.rule
+        lines.append(_form(f"{where.k} columns", where.tokens, (rule, one.rule_us), (one.best, one.best_us)))
+    if found.forms:
+        lines.append(f"inputs measured in two forms: {len(found.forms)}, faster not in the rules' one: {len(better)}")
+    lines.append(
+        f"{len(found.products)} products measured, {faster} of them with a faster kernel than the rules choose"
+    )
+    return [*lines, f"no time for {found.num_left} more: --seconds gives it"] if found.num_left else lines
 
 
 def stored_lines(folder: TuningFolder) -> list[str]:
@@ -65,7 +69,16 @@ def _stored(table: TuningTable) -> list[str]:
         _row(_shape(one.product), one.product, (one.rule, one.rule_us), (one.choice, one.choice_us))
         for one in table.choices
     ]
-    return [printable(line) for line in (f"{_device(table.device)}{stale}", *_table(rows))]
+    forms = [
+        _form(
+            f"{one.input.k} columns of {one.input.weights}",
+            one.input.tokens,
+            (one.rule, one.rule_us),
+            (one.choice, one.choice_us),
+        )
+        for one in table.forms
+    ]
+    return [printable(line) for line in (f"{_device(table.device)}{stale}", *_table(rows), *forms)]
 
 
 def _device(device: DeviceKey) -> str:
@@ -84,6 +97,12 @@ def _row(matrix: str, product: Product, rule: tuple[PlanKey, float], best: tuple
         "" if same else f"{best[1]:.1f}",
         "" if same else f"{rule[1] / best[1] - 1:.0%}",
     )
+
+
+def _form(name: str, tokens: int, rule: tuple[RowForm, float], best: tuple[RowForm, float]) -> str:
+    """What a step's products of one input take in either form."""
+    ours, theirs = (f"{form.value} {us:.1f} µs" for form, us in (rule, best))
+    return f"input of {name}, {tokens} tokens: {ours}, {theirs}: {rule[1] / best[1] - 1:.0%}"
 
 
 def _plan(plan: PlanKey, product: Product, other: PlanKey | None = None) -> str:

@@ -70,22 +70,20 @@ def _choose_beside(files: ModelFiles, options: EngineConfig, info: DeviceInfo, n
     from unicorn_async.hybrid.figures import gpu_figures, npu_figures
     from unicorn_async.hybrid.step_times import StepTimes
     from unicorn_async.hybrid.way_choice import assumed_classes, choose_way
-    from unicorn_async.npu.manifest import find_build
-    from unicorn_async.npu.measured import find_rates
 
-    chip, weights = npu.heads.layout.chip, weights_of(files)
-    try:
-        times = step_times_file(files, info, chip.name).read()
-    except ConfigError as exc:
-        _log.warning("%s; it is replaced when this engine ends", exc)
-        times = StepTimes()
-    rates = find_rates(npu.builds, find_build(npu.builds, chip, npu.heads.layout.head_dim))
+    chip, kernels, weights = npu.heads.layout.chip, npu.kernels, weights_of(files)
+    times = StepTimes()
+    for place, file in step_times_files(files, info, chip.name, kernels.identity).items():
+        try:
+            times = times.joined(file.read().at(place))
+        except ConfigError as exc:
+            _log.warning("%s; it is replaced when this engine ends", exc)
     return choose_way(
-        lambda step: StepWork.of(files.config, weights, npu.heads, step),
+        lambda step: StepWork.of(files.config, weights, npu.heads, step, kernels.tasks_per_run),
         assumed_classes(files.config, options),
         times,
         gpu_figures(info, chip),
-        npu_figures(chip, rates),
+        npu_figures(chip, kernels.rates, kernels.build.products),
     )
 
 
@@ -111,12 +109,21 @@ def weights_of(files: ModelFiles) -> Weights:
     )
 
 
-def step_times_file(files: ModelFiles, info: DeviceInfo, chip: str) -> StepTimesFile:
-    """Return where times of a model's steps are kept, on a GPU with its driver, beside an NPU."""
+def step_times_files(
+    files: ModelFiles, info: DeviceInfo, chip: str, kernels: tuple[object, ...] | None
+) -> dict[AttentionKind, StepTimesFile]:
+    """Return where times of a model's steps are kept, by their attention's place, on a GPU with its driver.
+
+    Beside an NPU; those with attention on it are of its `kernels`, and have no place without any.
+    """
     from unicorn_async.hybrid.step_times import StepTimesFile
 
     device = (info.name, info.device_uuid, info.driver_name, info.driver_version)
-    return StepTimesFile(step_times_directory(), repr(files.config), files.plan.dest_bytes, device, chip)
+    shared = (repr(files.config), files.plan.dest_bytes, device, chip)
+    found = {AttentionKind.GPU: StepTimesFile(step_times_directory(), *shared)}
+    if kernels is not None:
+        found[AttentionKind.NPU] = StepTimesFile(step_times_directory(), *shared, *kernels)
+    return found
 
 
 async def keep_step_times(
@@ -133,20 +140,22 @@ async def keep_step_times(
 
 def _begin_times(files: ModelFiles, info: DeviceInfo, stack: AsyncExitStack) -> StepTimes | None:
     from unicorn_async.hybrid.step_times import StepTimes
-    from unicorn_async.npu.choice import this_chip
+    from unicorn_async.npu.choice import this_chip, this_identity
 
     chip = this_chip()
     if chip is None:
         return None
-    file, times = step_times_file(files, info, chip.name), StepTimes()
+    kept, times = step_times_files(files, info, chip.name, this_identity(files.config)), StepTimes()
 
     def keep() -> None:
-        if times.is_empty:
-            return
-        try:
-            file.add(times)
-        except ConfigError as exc:
-            _log.warning("%s; the next start with --attention auto goes without these times", exc)
+        for place, file in kept.items():
+            found = times.at(place)
+            if found.is_empty:
+                continue
+            try:
+                file.add(found)
+            except ConfigError as exc:
+                _log.warning("%s; the next start with --attention auto goes without these times", exc)
 
     stack.push_async_callback(run_to_end, keep)
     return times

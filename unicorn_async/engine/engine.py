@@ -12,12 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_task
-from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.config import EngineConfig
 from unicorn_async.engine.devices import Ending, opening_devices
 from unicorn_async.engine.intake import Intake
 from unicorn_async.engine.lifetime import Lifetime
+from unicorn_async.engine.report import EngineReport
+from unicorn_async.engine.types import DraftInfo
 from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.host_pages import return_freed_memory
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -28,39 +31,32 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.cache.lookup import CacheStatus
+    from unicorn_async.checkpoint.partial_file import ModelDownload
     from unicorn_async.engine.leftovers import Leftovers
-    from unicorn_async.engine.opening import OpenedModel
+    from unicorn_async.engine.opened_model import OpenedModel
     from unicorn_async.engine.step_feed import StepFeed
-    from unicorn_async.engine.types import AdapterInfo, EngineStats, LoadProgress, Token
+    from unicorn_async.engine.types import EngineStats, LoadProgress, Token
     from unicorn_async.errors import UnicornError
-    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.grammar import Grammar
-    from unicorn_async.hybrid.report import AttentionInfo
-    from unicorn_async.loader.read_strategy import ReadStrategy
-    from unicorn_async.memory.report import MemoryReport
-    from unicorn_async.models.spec import ModelSpec
-    from unicorn_async.pooling import Pooler
-    from unicorn_async.step.kernel_times import KernelTime, KernelTimes
     from unicorn_async.tokenizer import Tokenizer
 
 
-class Engine:
+class Engine(EngineReport):
     """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
 
     def __init__(self, model: OpenedModel) -> None:
         from unicorn_async.engine.guides import Guides
         from unicorn_async.engine.loop_opening import make_loop
 
+        super().__init__(model)
         self.config = model.options
         self.recommended_sampling = model.files.sampling
-        self._model = model
         self._runner = model.runner
         self._guides = Guides(model.tokenizer, model.files.config.vocab_size)
-        self._scheduler, self._loop = make_loop(model, self._guides)
-        self._lifetime = Lifetime(model, self._loop)
+        self._scheduler, self._loop, self._drafter = make_loop(model, self._guides)
+        self._lifetime = Lifetime(model, self._loop, self._drafter)
         self._intake = Intake(model, self._scheduler, self._lifetime)
-        self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
 
     @classmethod
     @asynccontextmanager
@@ -73,12 +69,14 @@ class Engine:
         vulkan: InstanceStart | None = None,
         leftovers: Leftovers | None = None,
         on_wait: Callable[[str], None] | None = None,
+        download: ModelDownload | None = None,
     ) -> AsyncIterator[Engine]:
         """Open a model by its path or its name in the Hugging Face cache; close it at the end of the block.
 
         "demo" is the bundled model. `device`, an index or a part of a name, goes before the one in `config`. The engine
         takes the instance of `vulkan`, which may have begun earlier. `leftovers` free the GPU's own memory and close
         the device behind the block. `on_wait` is told what it waits for: "files", "device", "memory", "tokenizer".
+        With a `download`, which `unicorn serve --pull` makes, the model's files are loaded as they come.
 
         It returns as soon as the model's files are checked, what all layers use has memory and the tokenizer is made
         (with `skip_tokenizer` there is none, and no token has text or ends an answer): memory for the layers is
@@ -89,6 +87,7 @@ class Engine:
             ConfigError: there is no such model, or an option can't work.
             CheckpointError, TokenizerError: the model on disk can't be used.
             DeviceError: there is no such device, or the model does not fit.
+            DownloadError: the model's files don't come any more, or are others than were promised.
         """
         config = config or EngineConfig()
         if device is not None:
@@ -100,7 +99,7 @@ class Engine:
                 await asyncio.to_thread(importlib.import_module, "unicorn_async.engine.opening")
                 from unicorn_async.engine.opening import open_model
 
-                work = open_model(model, config, opening, ending, on_wait or (lambda what: None))
+                work = open_model(model, config, opening, ending, on_wait or (lambda what: None), download)
                 try:
                     engine = cls(await run_task(work, on_cancel=ending.stop_waiting))
                 except BaseException:
@@ -112,32 +111,7 @@ class Engine:
             finally:
                 await engine._guides.close()
                 engine._runner.abandon_load()  # a loop that was cancelled before it began can't say so
-                engine._last_memory = engine.memory
-
-    @property
-    def model_name(self) -> str:
-        """The name that the model was opened by, without the path to it."""
-        return self._model.name
-
-    @property
-    def model_spec(self) -> ModelSpec:
-        """The model's shape."""
-        return self._model.files.config
-
-    @property
-    def device(self) -> DeviceInfo:
-        """The device that runs the model."""
-        return self._model.device.info
-
-    @property
-    def attention(self) -> AttentionInfo:
-        """Where the attention runs, and the KV cache lies; its sizes are as of now."""
-        return self._model.attention_now()
-
-    @property
-    def adapters(self) -> tuple[AdapterInfo, ...]:
-        """The LoRA adapters that are blended into the model's weights, in their order."""
-        return self._model.adapters
+                engine._keep_memory()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -149,57 +123,14 @@ class Engine:
         return self._intake.tokenizer
 
     @property
-    def tokenizer_s(self) -> float:
-        """How long it took to make the tokenizer, beside everything else that a start does; 0 without one."""
-        return self._model.tokenizer_s
-
-    @property
     def max_context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self._scheduler.max_context
 
     @property
-    def kv_cache_bytes(self) -> int:
-        """Size that the KV cache grows to on the device; that which it has, where there was no memory for more."""
-        return self.attention.kv_cache_bytes
-
-    @property
-    def memory(self) -> MemoryReport:
-        """What was planned in the device's memory, what is allocated there, and what the driver says of it.
-
-        It is as of now, or of just before the engine was closed.
-        """
-        return self._last_memory or self._model.memory_report()
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the kernel variants that the model runs on, those still to be compiled for it among them.
-
-        Those of another device that attends are among them, too.
-        """
-        model = self._model
-        own = {request.name for request in model.kernels.requests}.union(model.device.kernels.names)
-        return tuple(sorted(own.union(model.far.attention.kernels if model.far is not None else ())))
-
-    @property
-    def validation_messages(self) -> tuple[str, ...]:
-        """What the validation layers have said, if the engine was opened with them; also after it was closed."""
-        return tuple(self._model.instance.validation_messages)
-
-    @property
-    def cache(self) -> CacheStatus:
-        """How it stands with the model's entry in the cache of device-ready weights."""
-        return self._model.cache.status
-
-    @property
-    def read_strategy(self) -> ReadStrategy:
-        """How the model's files are read, and why."""
-        return self._model.stream.strategy
-
-    @property
-    def progress(self) -> LoadProgress:
-        """How far the model is loaded now."""
-        return self._model.stream.progress
+    def outages(self) -> dict[str, str]:
+        """What can't be had now, and why: `tokenizer`, `long_texts`, `chat_template`, `grammars`."""
+        return self._guides.outages
 
     @property
     def has_failed(self) -> bool:
@@ -241,6 +172,31 @@ class Engine:
         """Wait until the model is loaded and the KV cache has all the blocks that it will have; raises as `loaded`."""
         await self.loaded()
         await self._loop.growth_ended.wait()
+        self._lifetime.check()
+
+    @property
+    def predicts(self) -> bool:
+        """Whether a layer of the model's own drafts, which predicts a token more."""
+        speculation = self._scheduler.speculation
+        return speculation is not None and speculation.predicts
+
+    @property
+    def predictor_left_out(self) -> str:
+        """Why a layer of the model's own does not draft, of which its files have something; "" if they have nothing."""
+        return self._model.files.predictor_left_out
+
+    @property
+    def draft(self) -> DraftInfo | None:
+        """The model that drafts, as it stands now; None without one."""
+        files, drafter = self._model.draft, self._drafter
+        if files is None or drafter is None:
+            return None
+        return DraftInfo(files.files.name, self._model.draft_bytes, files.max_context, drafter.is_ready)
+
+    async def draft_loaded(self) -> None:
+        """Wait until the draft model is loaded, if there is one; raises as `loaded`, and what its load raises."""
+        if self._drafter is not None:
+            await self._drafter.is_settled.wait()
         self._lifetime.check()
 
     async def cache_settled(self) -> CacheStatus:
@@ -331,16 +287,6 @@ class Engine:
             self._loop.cancel(sequence)
         return np.concatenate(evaluation.rows)
 
-    @property
-    def pooler(self) -> Pooler:
-        """How the model's embeddings are made."""
-        return self._model.files.pooler
-
-    @property
-    def embedding_size(self) -> int:
-        """Numbers of an embedding: those of a hidden state."""
-        return self.model_spec.hidden_size
-
     async def embed(
         self,
         prompt: str | SequenceOf[int],
@@ -372,25 +318,10 @@ class Engine:
         from unicorn_async.step.runner import Runner
 
         attention = None if isinstance(self._runner, Runner) else self._runner.stats()
-        return engine_stats(self._loop.counters, self._scheduler, attention)
+        store = self._model.kv_store
+        return engine_stats(self._loop.counters, self._scheduler, attention, None if store is None else store.stats())
 
     @property
     def steps(self) -> StepFeed:
         """What each step did, for who watches."""
         return self._loop.feed
-
-    def kernel_times(self) -> tuple[KernelTime, ...]:
-        """Return where the steps' time went; empty unless the engine was opened with `time_kernels`."""
-        times = self._kernel_times()
-        return times.table() if times is not None else ()
-
-    def count_kernel_times(self, *, wanted: bool) -> None:
-        """Say whether `kernel_times` has the steps that end from now on: those of a warm-up are of no use there."""
-        times = self._kernel_times()
-        if times is not None:
-            times.counts = wanted
-
-    def _kernel_times(self) -> KernelTimes | None:
-        from unicorn_async.step.runner import Runner
-
-        return self._runner.kernel_times if isinstance(self._runner, Runner) else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from unicorn_async.engine.evaluation import Evaluation
 from unicorn_async.engine.running_time import RunningTime
 from unicorn_async.engine.step_feed import StepFeed
 from unicorn_async.engine.types import FinishReason
@@ -15,9 +16,6 @@ from unicorn_async.errors import QueueFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from unicorn_async.engine.cache_growth import CacheGrowth
     from unicorn_async.engine.guides import Guides
@@ -69,6 +67,26 @@ class StepRunner(Protocol):
         """Free what only steps of the load needed; called once, when these have been collected."""
 
 
+class Drafting(Protocol):
+    """Proposes tokens by a model of its own; `Drafter` does."""
+
+    async def draft(self) -> list[Sequence]:
+        """Draft to who is to wait for that, as far as it can be; returns those of whom a grammar says what may come."""
+
+
+class Keeping(Protocol):
+    """Keeps blocks outside the device's memory, and brings them back; `BlockKeeper` does."""
+
+    async def run(self, on_change: Callable[[], None]) -> None:
+        """Do so until cancelled; `on_change` is called when a sequence may go on."""
+
+    def open(self) -> None:
+        """Take it that no step waits for layers of a load any more."""
+
+    def wake(self) -> None:
+        """Look whether there is something to do."""
+
+
 @dataclass(slots=True)
 class LoopCounters:
     """What the loop has done since it began.
@@ -95,28 +113,11 @@ class _StepInFlight:
     host_s: float
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """A request that samples nothing: rows of logits, gathered chunk by chunk, or an embedding as the only row."""
-
-    rows: list[NDArray[np.float32]] = field(default_factory=list)
-    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Let who waits go on; one that was cancelled a moment ago, and has not said so yet, is left alone."""
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
-
-
 class EngineLoop:
     """Joins the scheduler, the runner, the growth of the KV cache, if it grows, and the streams of requests.
 
     Sequences with a grammar have begun with `guides` before they are added; without these there are none. `on_step` is
-    told each step's result.
+    told each step's result. A `drafter` is asked before each step. A `keeper` looks after blocks beside the steps.
     """
 
     def __init__(
@@ -126,6 +127,8 @@ class EngineLoop:
         growth: CacheGrowth | None = None,
         guides: Guides | None = None,
         on_step: Callable[[StepResult], None] | None = None,
+        drafter: Drafting | None = None,
+        keeper: Keeping | None = None,
     ) -> None:
         self.counters = LoopCounters()
         self.feed = StepFeed(scheduler)
@@ -134,6 +137,8 @@ class EngineLoop:
         self._growth = growth
         self._guides = guides
         self._on_step = on_step
+        self._drafter = drafter
+        self._keeper = keeper
         self._last_step_s = 0.0
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
@@ -204,6 +209,8 @@ class EngineLoop:
                 group.create_task(self._run_steps(), name="steps")
                 if self._growth is not None:
                     group.create_task(self._grow(self._growth), name="grow the KV cache")
+                if self._keeper is not None:
+                    group.create_task(self._keeper.run(self._wake.set), name="keep blocks")
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
@@ -235,10 +242,15 @@ class EngineLoop:
         if self._guides is not None:
             self._guides.end(sequence)
 
-    def _guide(self, sequence: Sequence, token_id: int) -> None:
-        """Ask what may follow a token, where not everything may."""
-        if self._guides is not None and sequence.sampling.grammar is not None:
-            self._guides.advance(sequence, token_id, self._guided)
+    def _guide(self, sequence: Sequence, token_ids: list[int]) -> None:
+        """Ask what may follow tokens of an answer with a grammar, also behind those that may be proposed next."""
+        speculation = self._scheduler.speculation
+        assert self._guides is not None, "it has begun with them"
+        if speculation is None:
+            self._guides.advance(sequence, token_ids, self._guided)
+            return
+        proposed, most = speculation.foresee(sequence, self._scheduler.num_running)
+        self._guides.advance(sequence, token_ids, self._guided, proposed=proposed, most=most)
 
     def _guided(self, sequence: Sequence, error: UnicornError | None) -> None:
         if error is not None:
@@ -256,12 +268,17 @@ class EngineLoop:
     async def _run_steps(self) -> None:
         in_flight = self._in_flight
         while True:
-            if self._guides is not None and self._guides.is_busy and (in_flight or self._runner.max_in_flight > 1):
-                await self._guides.settle(_MASKS_SHARE * self._last_step_s)
+            await self._settle_masks()
+            if self._drafter is not None and not self._runner.is_loading:
+                for sequence in await self._drafter.draft():
+                    self._guide(sequence, [])
+                await self._settle_masks()
             started = time.perf_counter()
             is_loading, batch = self._runner.is_loading, None
             if not is_loading and not any(step.in_load for step in in_flight):
                 self._load_collected.set()
+                if self._keeper is not None:
+                    self._keeper.open()
                 if self._growth is not None:
                     self._growth.go_on()
             # The commands of a later step may have to be recorded: a first token of the load does not wait for that.
@@ -271,6 +288,8 @@ class EngineLoop:
                 batch = self._scheduler.schedule(known_only=is_loading)
                 if self._scheduler.wants_blocks and self._growth is not None:
                     self._growth.hurry()
+            if self._keeper is not None:
+                self._keeper.wake()
             if batch is not None:
                 scheduled_s = time.perf_counter() - started
                 submission = RunningTime(self._runner.submit(batch))
@@ -292,6 +311,10 @@ class EngineLoop:
             else:
                 self._wake.clear()
                 await self._wake.wait()
+
+    async def _settle_masks(self) -> None:
+        if self._guides is not None and self._guides.is_busy and (self._in_flight or self._runner.max_in_flight > 1):
+            await self._guides.settle(_MASKS_SHARE * self._last_step_s)
 
     def _most_in_flight(self) -> int:
         most = self._runner.max_in_flight
@@ -315,9 +338,17 @@ class EngineLoop:
             if evaluation is not None:
                 evaluation.rows.append(embedding)
         tokens, step_s, start_s = result.tokens, None if result.waited else result.device_s, result.device_start_s
-        ids = [token.id for token in tokens]
-        committed = self._scheduler.commit(result.batch, ids, step_s=step_s, start_s=start_s)
+        committed = self._scheduler.commit(
+            result.batch,
+            [token.id for token in tokens],
+            step_s=step_s,
+            start_s=start_s,
+            was_late=result.was_recorded,
+            predicted=result.predicted,
+            drafting_s=result.drafting_s,
+        )
         self._last_step_s = 0.0 if result.waited else result.device_s
+        guided: dict[Sequence, list[int]] = {}
         for sequence, token_id, reason, row in committed:
             if sequence not in self._streams:  # an evaluation
                 if reason is not None and sequence in self._evaluations:
@@ -332,8 +363,11 @@ class EngineLoop:
                 self._held[sequence] = tokens[row]
             elif self._give(sequence, tokens[row], reason):
                 continue
-            if token_id is not None:
-                self._guide(sequence, token_id)
+            if token_id is not None and sequence.sampling.grammar is not None:
+                guided.setdefault(sequence, []).append(token_id)
+        for sequence, token_ids in guided.items():
+            if sequence in self._streams:
+                self._guide(sequence, token_ids)
         self.counters.host_s += time.perf_counter() - started
         self.counters.device_s += result.device_s
 

@@ -11,9 +11,12 @@ from unicorn_async.guidance.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.grammar import Grammar
+    from unicorn_async.guidance.follower import Follower
     from unicorn_async.guidance.followers import Followers, Held
+    from unicorn_async.guidance.messages import Masks
     from unicorn_async.guidance.process import GuidanceProcess
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.tokenizer import Tokenizer
@@ -35,7 +38,8 @@ class Guides:
         self._followed: dict[Sequence, tuple[int, Held]] = {}
         self._numbers = itertools.count()
         self._is_closed = False
-        self._awaited: set[asyncio.Future[bytes | int | None]] = set()
+        self._outage: str | None = None  # why no process could be had the last time that one was needed
+        self._awaited: set[asyncio.Future[Masks | bytes | int | None]] = set()
 
     def __len__(self) -> int:
         """Answers that follow a grammar now."""
@@ -50,6 +54,12 @@ class Guides:
     def is_busy(self) -> bool:
         """Whether masks are on their way."""
         return bool(self._awaited)
+
+    @property
+    def outages(self) -> dict[str, str]:
+        """What can't be had now of grammars and of the tokenizer, and why."""
+        found = {} if self._tokenizer is None else self._tokenizer.outages
+        return found if self._outage is None else found | {"grammars": self._outage}
 
     async def check(self, grammar: Grammar, client: str = "") -> None:
         """Compile a grammar, which stays compiled for a while; clients take turns.
@@ -76,26 +86,37 @@ class Guides:
         sequence.mask = mask
 
     def advance(
-        self, sequence: Sequence, token_id: int, on_mask: Callable[[Sequence, UnicornError | None], None]
+        self,
+        sequence: Sequence,
+        token_ids: SequenceOf[int],
+        on_mask: Callable[[Sequence, UnicornError | None], None],
+        *,
+        proposed: SequenceOf[int] = (),
+        most: int = 0,
     ) -> None:
-        """Take a sequence's next token; `on_mask` is called once its mask is there, or with why it never will be."""
-        from unicorn_async.guidance.messages import Advance
+        """Take a sequence's next tokens; `on_mask` is called once its mask is there, or with why it never will be.
+
+        With it come masks behind up to `most` tokens more, `proposed` ones among them. One request at a time for a
+        sequence, which has no mask meanwhile: it goes no further.
+        """
+        from unicorn_async.guidance.messages import Advance, Masks
 
         key, held = followed = self._followed[sequence]
 
-        def told(mask: asyncio.Future[bytes | int | None]) -> None:
+        def told(mask: asyncio.Future[Masks | bytes | int | None]) -> None:
             self._awaited.discard(mask)
             if mask.cancelled() or self._followed.get(sequence) is not followed:  # it has ended meanwhile
                 return
             error = mask.exception()
             if error is None:
                 found = mask.result()
-                assert isinstance(found, bytes)
-                sequence.mask = found
+                assert isinstance(found, Masks)
+                sequence.mask, sequence.foreseen = found
             assert error is None or isinstance(error, UnicornError)
             on_mask(sequence, error)
 
-        mask = held.follower.ask(Advance(key, token_id))
+        sequence.mask = None
+        mask = held.follower.ask(Advance(key, tuple(token_ids), tuple(proposed), most))
         self._awaited.add(mask)
         mask.add_done_callback(told)
 
@@ -126,7 +147,7 @@ class Guides:
         if self._followers is None:
             from unicorn_async.guidance.followers import Followers
 
-            self._followers = Followers(self._running)
+            self._followers = Followers(self._copy)
         return self._followers
 
     async def _held(self, followers: Followers, grammar: Grammar, client: str) -> Held:
@@ -137,6 +158,27 @@ class Guides:
             if self._is_closed and not (task is not None and task.cancelling()):
                 raise EngineClosedError("the engine is closed") from None
             raise
+
+    async def _copy(self) -> Follower:
+        """Have a copy of the process made; what comes of it is noted."""
+        try:
+            follower = await self._copied()
+        except GrammarLostError as exc:
+            self._outage = None if self._is_closed else str(exc)
+            raise
+        self._outage = None
+        return follower
+
+    async def _copied(self) -> Follower:
+        """Have a copy made, by another process where the first one is found to have ended."""
+        from unicorn_async.guidance.process import ProcessEndedError
+
+        try:
+            return await (await self._running()).copy()
+        except ProcessEndedError:
+            if self._is_closed:
+                raise
+        return await (await self._running()).copy()
 
     async def _running(self) -> GuidanceProcess:
         from unicorn_async.guidance.process import GuidanceProcess

@@ -6,16 +6,16 @@ import itertools
 import random
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.engine.prompt_encoding import PromptEncoding
 from unicorn_async.errors import ConfigError, ParameterError, RequestError
 from unicorn_async.pooling import Embedded
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.engine.lifetime import Lifetime
-    from unicorn_async.engine.opening import OpenedModel
+    from unicorn_async.engine.opened_model import OpenedModel
     from unicorn_async.scheduler.scheduler import Scheduler
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.tokenizer import Tokenizer

@@ -12,16 +12,21 @@ from unicorn_async.errors import EngineClosedError, EngineFailedError, UnicornEr
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from unicorn_async.engine.drafter import Drafter
     from unicorn_async.engine.engine_loop import EngineLoop
-    from unicorn_async.engine.opening import OpenedModel
+    from unicorn_async.engine.opened_model import OpenedModel
 
 
 class Lifetime:
-    """The load and the loop of one engine. What fails there first is the answer to every request from then on."""
+    """The load and the loop of one engine, and its draft model.
 
-    def __init__(self, model: OpenedModel, loop: EngineLoop) -> None:
+    What fails there first is the answer to every request from then on.
+    """
+
+    def __init__(self, model: OpenedModel, loop: EngineLoop, drafter: Drafter | None = None) -> None:
         self._model = model
         self._loop = loop
+        self._drafter = drafter
         self._failure: UnicornError | None = None
         self._has_ended = asyncio.Event()
 
@@ -32,14 +37,16 @@ class Lifetime:
             asyncio.create_task(self._guarded(lambda: self._model.load), name="load"),
             asyncio.create_task(self._guarded(self._run), name="engine loop"),
         ]
+        drafting = []
+        if self._drafter is not None:
+            drafting.append(asyncio.create_task(self._guarded(self._drafter.run), name="draft model"))
         try:
             yield
         finally:
             stop_waiting()
-            for task in tasks:
-                task.cancel()
             try:
-                await wait_to_end(*tasks)
+                # The loop may be amid a draft, of which the model is closed behind it.
+                await wait_to_end(asyncio.create_task(_end_in_turn(tasks, drafting), name="end of an engine"))
             finally:
                 self._fail(EngineClosedError("the engine is closed"))
 
@@ -85,3 +92,10 @@ class Lifetime:
             self._failure = error
         self._loop.fail(self._failure)
         self._has_ended.set()
+
+
+async def _end_in_turn(*groups: list[asyncio.Task[None]]) -> None:
+    for tasks in groups:
+        for task in tasks:
+            task.cancel()
+        await wait_to_end(*tasks)

@@ -12,10 +12,13 @@ from unicorn_async.errors import ConfigError, OutOfMemoryError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from unicorn_async.checkpoint.partial_file import ModelDownload
     from unicorn_async.config import EngineConfig
 
 
-def checked_options(model: str | Path, config: EngineConfig, *, is_default: bool) -> EngineConfig:
+def checked_options(
+    model: str | Path, config: EngineConfig, *, is_default: bool, download: ModelDownload | None = None
+) -> EngineConfig:
     """Check a model's files, and that a device would have room if nothing else were on it; returns fitting options.
 
     With `is_default` the scheme of the weights gives way where they are quantised already. It blocks on the disk.
@@ -23,9 +26,12 @@ def checked_options(model: str | Path, config: EngineConfig, *, is_default: bool
     Raises:
         ConfigError, CheckpointError: an option or an adapter can't work, the files can't be used, or the load's trace
             can't be written.
+        DownloadError: the model does not come.
         DeviceError: there is no such device, or the model is too large for it.
     """
-    on_disk = ModelFiles.read(model, config.weights, config.loras, is_default=is_default)
+    on_disk = ModelFiles.read(
+        model, config.weights, config.loras, is_default=is_default, predicts=config.predicts, download=download
+    )
     config = replace(config, weights=on_disk.scheme)
     limit = on_disk.config.max_position
     if config.max_context is not None and config.max_context > limit:

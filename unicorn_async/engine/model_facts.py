@@ -14,6 +14,7 @@ from unicorn_async.checkpoint.location import find_model
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.placement import empty_devices, plans_on
 from unicorn_async.errors import DeviceError, UnicornError
+from unicorn_async.weights.chunk import Transform
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +102,7 @@ class FactsReader:
         """Return the facts, and for how many seconds they hold while the files stay the same."""
         file_bytes, kind = sum(nbytes for _, nbytes, _ in state), "safetensors" if path.is_dir() else "gguf"
         try:
-            files = ModelFiles.read(path, config.weights, config.loras, is_default=True)
+            files = ModelFiles.read(path, config.weights, config.loras, is_default=True, predicts=config.predicts)
         except (UnicornError, OSError) as exc:
             return ModelFacts(file_bytes, kind, problem=str(exc)), inf
         fits, problem, holds_s = None, None, inf
@@ -117,7 +118,8 @@ class FactsReader:
             problem = None if fits else "\n".join(plan.problem or "" for plan in plans)
         by_type: Counter[str] = Counter()
         for chunk in files.plan.chunks:
-            by_type[chunk.source_dtype.value] += chunk.nbytes
+            is_relaid = chunk.transform is Transform.RELAYOUT
+            by_type[(chunk.dest_dtype if is_relaid else chunk.source_dtype).value] += chunk.nbytes
         facts = ModelFacts(
             sum(stamp.nbytes for stamp in files.checkpoint.stamps),
             kind,

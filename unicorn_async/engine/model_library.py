@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
-from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.user_folders import weight_cache_directory
 from unicorn_async.errors import UnicornError
+from unicorn_async.lora_spec import LoraSpec
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog
+    from unicorn_async.checkpoint.partial_file import ModelDownload
+    from unicorn_async.config import EngineConfig, WeightScheme
     from unicorn_async.engine.engine import Engine
     from unicorn_async.engine.leftovers import Leftovers
     from unicorn_async.engine.model_facts import FactsReader, ModelFacts
@@ -74,10 +76,11 @@ class PlannedModel:
 class ModelLibrary:
     """Finds, checks and opens the models of a catalog.
 
-    `config` holds the options that a choice leaves open; its adapters belong to the model given at the start alone, and
-    its `weights` give way to AUTO where a model's are quantised already. Each load replaces the file `load_trace`.
-    `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`. What
-    an engine leaves to be freed goes to `leftovers`: the next one does not wait for that.
+    `config` holds the options that a choice leaves open; its adapters and its draft model belong to the model given at
+    the start alone, and its `weights` give way to AUTO where a model's are quantised already. Each load replaces the
+    file `load_trace`. `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`.
+    What an engine leaves to be freed goes to `leftovers`: the next one does not wait for that. With a `download` the
+    model given at the start is on its way, and is loaded as it comes.
     """
 
     def __init__(
@@ -88,13 +91,17 @@ class ModelLibrary:
         on_open: Callable[[Engine], None] | None = None,
         vulkan: InstanceStart | None = None,
         leftovers: Leftovers | None = None,
+        download: ModelDownload | None = None,
     ) -> None:
         self._catalog = catalog
         self._config = config
         self._on_open = on_open
         self._vulkan = vulkan
         self._leftovers = leftovers
+        self._download = download
         adapters = [(lora.path.parent, "") for lora in config.loras]
+        if config.draft is not None and Path(config.draft).exists():
+            adapters.append((Path(config.draft).parent, ""))
         self._facts: FactsReader | None = None
         self._public = PublicText([*catalog.places(), *adapters, (weight_cache_directory(), "weight cache")])
 
@@ -132,7 +139,15 @@ class ModelLibrary:
         from unicorn_async.engine.placement import plans_on
 
         entry, config = self._chosen(choice)
-        files = ModelFiles.read(entry.location, config.weights, config.loras, is_default=choice.weights is None)
+        is_default = choice.weights is None
+        files = ModelFiles.read(
+            entry.location,
+            config.weights,
+            config.loras,
+            is_default=is_default,
+            predicts=config.predicts,
+            download=self._download_of(entry.location),
+        )
         config = replace(config, weights=files.scheme)
         devices = plans_on(self._reader().devices(), files, config)
         return PlannedModel(entry.name, files.scheme, files.plan.bytes_to_read, tuple(devices))
@@ -153,15 +168,22 @@ class ModelLibrary:
         entry, config = self._chosen(choice)
         from unicorn_async.engine.model_check import checked_options  # here, in a thread: a server begins without it
 
-        config = checked_options(entry.location, config, is_default=choice.weights is None)
+        download = self._download_of(entry.location)
+        config = checked_options(entry.location, config, is_default=choice.weights is None, download=download)
         return PreparedModel(entry.name, entry.location, config)
 
     @asynccontextmanager
     async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[Engine]:
         """Open an engine for the block's time; `on_wait` and errors are those of `Engine.open`."""
         engine_class = await run_to_end(_import_engine)
+        download = await run_to_end(lambda: self._download_of(model.location))
         async with engine_class.open(
-            model.location, config=model.config, vulkan=self._vulkan, leftovers=self._leftovers, on_wait=on_wait
+            model.location,
+            config=model.config,
+            vulkan=self._vulkan,
+            leftovers=self._leftovers,
+            on_wait=on_wait,
+            download=download,
         ) as engine:
             if self._on_open is not None:
                 self._on_open(engine)
@@ -172,6 +194,11 @@ class ModelLibrary:
         if self._leftovers is not None:
             await self._leftovers.closed()
 
+    def _download_of(self, location: str | Path) -> ModelDownload | None:
+        """Return what is on its way of a model; its files are left out once all are there."""
+        download = self._download
+        return download.now() if download is not None and location == download.name else None
+
     def _reader(self) -> FactsReader:
         from unicorn_async.engine.model_facts import FactsReader  # as above
 
@@ -179,7 +206,9 @@ class ModelLibrary:
         return self._facts
 
     def _listed(self, entry: CatalogEntry, reader: FactsReader, until: float) -> ListedModel:
-        config = self._named(entry)
+        config, download = self._named(entry), self._download_of(entry.location)
+        if download is not None and not download.is_settled:
+            return ListedModel(entry.name)  # its files can't be looked at, and change all the time
         try:
             facts = reader.kept(entry.location, config)
             if facts is None and time.monotonic() < until:
@@ -201,8 +230,9 @@ class ModelLibrary:
         return entry, config
 
     def _named(self, entry: CatalogEntry) -> EngineConfig:
-        loras = self._config.loras if entry == self._catalog.given else ()
-        return replace(self._config, model_name=entry.name, loras=loras)
+        is_given = entry == self._catalog.given
+        loras, draft = (self._config.loras, self._config.draft) if is_given else ((), None)
+        return replace(self._config, model_name=entry.name, loras=loras, draft=draft)
 
     def _adapter(self, choice: AdapterChoice) -> LoraSpec:
         return LoraSpec(self._catalog.find_adapter(choice.name), choice.weight)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import end_task, run_to_end
 from unicorn_async.cache.session import CacheSession
-from unicorn_async.config import AttentionKind
+from unicorn_async.config import AttentionKind, SpeculationMode
 from unicorn_async.engine.attending import keep_step_times, settle_attention
 from unicorn_async.engine.devices import open_beside, open_device
 from unicorn_async.engine.files import ModelFiles
-from unicorn_async.engine.types import AdapterInfo
-from unicorn_async.engine.user_folders import weight_cache_folder
-from unicorn_async.errors import ConfigError
-from unicorn_async.gpu.warm_up import WarmUp
+from unicorn_async.engine.model_load import ModelLoad
+from unicorn_async.engine.opened_model import OpenedModel
+from unicorn_async.engine.user_folders import kept_blocks_directory, weight_cache_folder
 from unicorn_async.hybrid.choice import FarDevice
 from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
@@ -29,6 +28,7 @@ from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.range_check import RangeCounters
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
+from unicorn_async.memory.kv_plan import passing_bytes
 from unicorn_async.memory.kv_pool import KVPool
 from unicorn_async.memory.plan import attention_shape
 from unicorn_async.memory.report import driver_usage
@@ -40,120 +40,71 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
+    from unicorn_async.checkpoint.partial_file import ModelDownload
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.devices import Devices, Ending
-    from unicorn_async.engine.runner import AnyRunner
+    from unicorn_async.engine.draft_files import DraftFiles
     from unicorn_async.engine.tokenizer_task import MadeTokenizer, TokenizerTask
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.instance import Instance
     from unicorn_async.hybrid.opened_far import OpenedFar
-    from unicorn_async.hybrid.report import AttentionInfo
-    from unicorn_async.hybrid.step_times import StepTimes
+    from unicorn_async.kv_store.store import KVStore
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.memory.plan import MemoryPlan
-    from unicorn_async.memory.report import MemoryReport
-    from unicorn_async.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedModel:
-    """What was opened for a model, which the stack of its opening closes; its weights may still be on their way."""
-
-    files: ModelFiles
-    options: EngineConfig  # fitted to the model and to the device
-    instance: Instance
-    device: Device
-    memory_plan: MemoryPlan
-    usage_before: tuple[int, ...] | None  # of memory, as the driver said before anything was allocated
-    cache: CacheSession
-    stream: LoadStream
-    kernels: NeededKernels
-    load: asyncio.Task[None]  # brings the weights
-    runner: AnyRunner
-    attention: AttentionInfo
-    far: OpenedFar | None  # what attends in place of the device
-    kv_pool: KVPool | None  # the device's own KV cache; None where something else attends
-    tokenizer: Tokenizer | None  # None where nobody wants it
-    tokenizer_s: float  # how long it took, beside everything else
-    step_times: StepTimes | None  # what notes the times of steps; None where nobody goes by them
-
-    @property
-    def name(self) -> str:
-        """What the model is called."""
-        return self.options.model_name or self.files.name
-
-    @property
-    def transient_bytes(self) -> int:
-        """Memory that the load takes at most beside the model: staging and adapters."""
-        rings = 2 if self.files.lora.adapters else 1
-        return self.files.transient_bytes + rings * self.options.staging_bytes
-
-    @property
-    def adapters(self) -> tuple[AdapterInfo, ...]:
-        """The adapters that are blended into the weights."""
-        return tuple(AdapterInfo.of(adapter) for adapter in self.files.lora.adapters)
-
-    def memory_report(self) -> MemoryReport:
-        """Compare what was planned in the device's memory with what is allocated there now."""
-        from unicorn_async.memory.report import memory_report
-
-        return memory_report(
-            self.device,
-            self.memory_plan.placement,
-            self.usage_before,
-            beside_bytes=self.runner.nbytes + (0 if self.load.done() else self.transient_bytes),
-            twin=self.twin,
-            twin_cache_bytes=0 if self.twin is None else self.memory_plan.kv.nbytes,
-            kv_pool=self.kv_pool,
-        )
-
-    def attention_now(self) -> AttentionInfo:
-        """Return where the attention is, with the size that the KV cache has now, and will have."""
-        pool = self.kv_pool
-        if pool is None:
-            return replace(self.attention, kv_cache_bytes_now=self.attention.kv_cache_bytes)
-        return replace(self.attention, kv_cache_bytes=pool.most_nbytes, kv_cache_bytes_now=pool.nbytes)
-
-    @property
-    def twin(self) -> Device | None:
-        """The device that attends, if it is another logical one of the same GPU."""
-        return None if self.far is None else self.far.twin
 
 
 async def open_model(
     model: str | Path,
     options: EngineConfig,
-    opening: asyncio.Task[Devices],
+    opening: asyncio.Future[Devices],
     ending: Ending,
     on_wait: Callable[[str], None],
+    download: ModelDownload | None = None,
 ) -> OpenedModel:
     """Check a model, choose and open a device, allocate, begin the load; `ending` gets what has to be closed.
 
-    `on_wait` is told what it waits for, see `Engine.open`.
+    `on_wait` is told what it waits for, see `Engine.open`. With a `download` the model's files are on their way.
 
     Where only one device may run the model, its `opening` has opened it beside the reading of the model's files. The
     tokenizer is made beside all of that, and awaited last, unless it is to be skipped.
 
     Raises:
-        ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
+        ConfigError, CheckpointError, TokenizerError, DeviceError, DownloadError: see `Engine.open`.
     """
     stack = ending.first
     on_wait("files")
-    begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack)
+    begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack, download)
     asked = options
-    files = await asyncio.to_thread(read_model, model, options)
+    files = await asyncio.to_thread(read_model, model, options, download)
     runs = asyncio.Event()
     making = None if begun is None else await _make_tokenizer(begun, files, stack, runs)
+    if files.predictor_left_out:
+        _log.warning("the layer that predicts a token more is left out: %s", files.predictor_left_out)
 
     on_wait("device")
     devices = await opening
     options, choice = await asyncio.to_thread(settle_attention, files, options, devices.candidates)
     for line in choice.lines() if choice is not None else ():
         _log.info("%s", line)
-    device, memory_plan, usage_before = await run_to_end(lambda: _choose_device(files, devices, options, ending))
-    options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
+    draft = None if options.draft is None else await asyncio.to_thread(_read_draft, files, options)
+    draft_bytes = 0 if draft is None else await run_to_end(lambda: draft.nbytes(devices.candidates[0]))
+    slot_bytes = 0 if options.kv_disk_bytes is None else passing_bytes(files.config)
+    device, memory_plan, usage_before = await run_to_end(
+        lambda: _choose_device(files, devices, options, ending, draft_bytes + slot_bytes)
+    )
+    _check_kv_store(options, files, device, memory_plan)
+    if memory_plan.states.num_seqs < options.max_seqs:
+        _log.warning("%s", memory_plan.states.text(options.max_seqs))
+    if options.speculation is not SpeculationMode.OFF and not memory_plan.states.can_go_back:
+        _log.warning("%s", memory_plan.states.spare_text(predicts=files.config.predicts))
+        options = replace(options, speculation=SpeculationMode.OFF)
+    options = replace(
+        options,
+        staging_bytes=memory_plan.staging_bytes,
+        num_load_steps=memory_plan.num_load_steps,
+        max_num_seqs=memory_plan.states.num_seqs,
+    )
     on_wait("memory")
     # Decided by what is free before the model's memory is taken.
     in_vram = await run_to_end(lambda: stages_in_vram(device, memory_plan, options))
@@ -170,7 +121,7 @@ async def open_model(
     strategy = await asyncio.to_thread(reading)
     trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
     kv_pool = None
-    if memory_plan.far is None:
+    if memory_plan.far is None and files.config.attends:
         kv_pool = KVPool(device.memory, memory_plan.kv, memory_plan.placement.grown, options.block_size)
         ending.last.callback(kv_pool.close)
     cache = await CacheSession.open(
@@ -207,6 +158,7 @@ async def open_model(
         factors=factors,
         out_of_range=out_of_range,
         cached=cache.cached,
+        partial=files.checkpoint.partial,
         allocator=allocator,
         stages_in_vram=in_vram,
     )
@@ -239,6 +191,7 @@ async def open_model(
 
     runner, attention = await make_runner(device, files, options, memory_plan, allocator, kv_pool, stream, far, stack)
     attention = replace(attention, choice=choice)
+    kv_store = _open_kv_store(options, files, device, kv_pool, allocator, memory_plan, stack)
     step_times = await keep_step_times(files, asked, device.info, stack)
     await asyncio.to_thread(kernels.list_steps)  # for whoever asks what there is in the event loop
     runs.set()
@@ -267,27 +220,79 @@ async def open_model(
         tokenizer,
         tokenizer_s,
         step_times,
+        draft,
+        draft_bytes,
+        kv_store,
     )
 
 
-def read_model(model: str | Path, options: EngineConfig) -> ModelFiles:
+def read_model(model: str | Path, options: EngineConfig, download: ModelDownload | None = None) -> ModelFiles:
     """Read and check a model's files, and that the options fit it where they say what attends; blocks on the disk.
 
     Raises:
-        ConfigError, CheckpointError: see `Engine.open`.
+        ConfigError, CheckpointError, DownloadError: see `Engine.open`.
     """
-    files = ModelFiles.read(model, options.weights, options.loras, pooling=options.pooling)
+    files = ModelFiles.read(
+        model,
+        options.weights,
+        options.loras,
+        pooling=options.pooling,
+        predicts=options.predicts,
+        no_predictor=options.no_predictor,
+        download=download,
+    )
     if options.attention.kind is not AttentionKind.AUTO:
         settle_attention(files, options, ())  # what can't be is said before a device is waited for
     return files
 
 
-async def _begin_tokenizer(model: str | Path, options: EngineConfig, stack: AsyncExitStack) -> TokenizerTask:
+def _read_draft(files: ModelFiles, options: EngineConfig) -> DraftFiles | None:
+    from unicorn_async.engine.draft_files import DraftFiles  # few starts have one
+
+    return DraftFiles.read(files, options)
+
+
+def _check_kv_store(options: EngineConfig, files: ModelFiles, device: Device, plan: MemoryPlan) -> None:
+    if options.keeps_blocks:
+        from unicorn_async.kv_store.store import check_copies, check_kv_store  # few starts have one
+
+        check_kv_store(options, files.config, device.info)
+        check_copies(options, plan.states)
+
+
+def _open_kv_store(
+    options: EngineConfig,
+    files: ModelFiles,
+    device: Device,
+    kv_pool: KVPool | None,
+    allocator: BackgroundAllocator,
+    plan: MemoryPlan,
+    stack: AsyncExitStack,
+) -> KVStore | None:
+    if not options.keeps_blocks:
+        return None
+    from unicorn_async.kv_store.block_places import BlockPlaces, FixedStates
+    from unicorn_async.kv_store.model_key import model_key
+    from unicorn_async.kv_store.store import KVStore
+
+    assert kv_pool is not None, "nothing else attends"
+    key = partial(model_key, files.origin, files.plan, files.config, options)
+    places = BlockPlaces(kv_pool, FixedStates.of(files.config, allocator.slices, plan.states.num_copies))
+    store = KVStore(device, places, options.kv_host_bytes, options.kv_disk_bytes, kept_blocks_directory(), key)
+    stack.push_async_callback(run_to_end, store.close)
+    return store
+
+
+async def _begin_tokenizer(
+    model: str | Path, options: EngineConfig, stack: AsyncExitStack, download: ModelDownload | None
+) -> TokenizerTask:
+    path = None if download is None else download.path  # by its name an older revision may be found
+
     def begin() -> TokenizerTask:
         from unicorn_async.engine.tokenizer_task import TokenizerTask
         from unicorn_async.engine.user_folders import kept_tokenizers
 
-        started = TokenizerTask(model, kept_tokenizers() if options.weight_cache else None)
+        started = TokenizerTask(model, kept_tokenizers() if options.weight_cache else None, path)
         stack.callback(started.close)  # which ends a thread that a cancelled task leaves behind
         return started
 
@@ -311,9 +316,9 @@ async def _make_tokenizer(
 
 
 def _choose_device(
-    files: ModelFiles, devices: Devices, options: EngineConfig, ending: Ending
+    files: ModelFiles, devices: Devices, options: EngineConfig, ending: Ending, beside_bytes: int
 ) -> tuple[Device, MemoryPlan, tuple[int, ...] | None]:
-    """Choose the device that a model fits, and open it unless it is open.
+    """Choose the device that a model fits beside its draft model and others, and open it unless it is open.
 
     Return it with the model's plan there, and what the driver says that this process uses of its memory.
     """
@@ -324,7 +329,7 @@ def _choose_device(
             files.config,
             options,
             files.plan,
-            transient_bytes=files.transient_bytes,
+            transient_bytes=files.transient_bytes + beside_bytes,
             staging=files.staging,
             far=far.plan,
         )
@@ -350,57 +355,3 @@ def _import_far() -> None:
 
 def _import_runner() -> None:
     import unicorn_async.engine.runner  # noqa: F401
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLoad:
-    """The load of a model: its weights, and beside them the kernels that a first request needs; `run` it once."""
-
-    device: Device
-    stream: LoadStream
-    kernels: NeededKernels
-    trace: LoadTrace | None
-    cache: CacheSession
-    far: OpenedFar | None
-
-    async def run(self) -> None:
-        """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache.
-
-        What the driver leaves of the compilation to a kernel's first use comes last, as far as the load was too short
-        for it. A trace that can't be written is a warning in the log.
-        """
-        warm_up = WarmUp(self.device)
-        try:
-            try:
-                await self._load(warm_up)
-            finally:
-                if self.trace is not None:
-                    await _write(self.trace)
-            await self.cache.write()
-        finally:
-            self.cache.finish()
-        await warm_up.run()
-
-    async def _load(self, warm_up: WarmUp) -> None:
-        far = None if self.far is None else self.far.attention
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.stream.run(), name="load stream")
-            group.create_task(self._compile(warm_up), name="compile kernels")
-            if far is not None:
-                group.create_task(asyncio.to_thread(far.prepare_kernels), name="compile for the attention")
-        await run_to_end(self.device.kernels.save_cache)
-        if far is not None:
-            await run_to_end(far.save_kernels)
-
-    async def _compile(self, warm_up: WarmUp) -> None:
-        await self.stream.begun.wait()
-        # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
-        warm_up.add(await asyncio.to_thread(lambda: self.device.kernels.prepare(self.kernels.requests)))
-        await warm_up.run(lambda: not self.stream.progress.done)
-
-
-async def _write(trace: LoadTrace) -> None:
-    try:
-        await trace.write()
-    except ConfigError as exc:
-        _log.warning("%s; the load itself is not affected", exc)

@@ -15,7 +15,7 @@ from unicorn_async.tokenizer import StopChecker, StreamDecoder
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.step.result import SampledToken
     from unicorn_async.tokenizer import Tokenizer
@@ -66,13 +66,14 @@ class RequestStream:
             rest = "" if self._decoder is None else self._decoder.finish()
             rest, stopped = self._stops.feed(rest) if searches else (rest, False)
             text += rest if stopped else rest + self._stops.flush()
+        offset = self._num_decoded
         num_unseen = self._count_unseen(len(piece), len(text))
         if reason is not None and not stopped:
-            num_unseen = 0  # nothing was cut off: an end token has no text, and was the model's choice
+            num_unseen = int(is_end_token)  # nothing else was cut off
         if stopped:
             reason = FinishReason.STOP
         top = tuple((token_id, self._text_of(token_id), value) for token_id, value in sampled.top)
-        return Token(sampled.id, text, sampled.logprob, top, reason, num_unseen, *counts)
+        return Token(sampled.id, text, sampled.logprob, top, reason, num_unseen, *counts, offset)
 
     def _text_of(self, token_id: int) -> str:
         return "" if self._tokenizer is None else self._tokenizer.token_text(token_id)

@@ -69,7 +69,10 @@ async def make_runner(
     if far is not None:
         return await _hybrid_runner(device, model, options, memory, decoder, stream, far, stack), far.info
 
-    gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=model.attention.soft_cap)
+    gpu = [
+        GpuAttention(device.info, device.kernels, shape.with_heads(state), soft_cap=model.attention.soft_cap)
+        for state in model.paged_states
+    ]
     layers = LayerGate(stream, allocator, model)
     runner = await _begin(lambda: Runner(device, model, options, memory, kv_plan, decoder, gpu, layers), stack)
     stack.push_async_callback(_wait_idle, device)
@@ -138,7 +141,7 @@ def _decoder(device: Device, files: ModelFiles, memory: ModelMemory, shape: Atte
         activations=memory.activations,
         last_token=memory.last_token,
     )
-    touches = pays_to_touch(device.info, unplaced_matrices(files.plan).values())
+    touches = pays_to_touch(device.info, files.config.read_by_all(unplaced_matrices(files.plan)))
     return Decoder(files.config, RecordingTools(device.kernels, device.info, shape, state), touches_pages=touches)
 
 

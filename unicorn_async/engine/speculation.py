@@ -18,25 +18,22 @@ def fit_speculation(model: ModelSpec, options: EngineConfig) -> EngineConfig:
     """Return the options with who proposes tokens to a model, in place of `auto`.
 
     Raises:
-        UnsupportedModelError: proposals are asked for, and the model keeps what can't be taken back.
+        UnsupportedModelError: a draft model is to propose, and another device attends.
     """
-    if options.speculation is SpeculationMode.OFF or not model.has_fixed_state:
-        is_off = options.speculation is SpeculationMode.OFF or options.attends_elsewhere
-        return replace(options, speculation=SpeculationMode.OFF if is_off else SpeculationMode.LOOKUP)
-    if options.speculation is not SpeculationMode.AUTO:
+    if options.draft is not None and options.attends_elsewhere:
         raise UnsupportedModelError(
-            f"speculation {options.speculation.value}: a layer of {model.architecture} keeps a state of all tokens"
-            " before, from which wrong ones can't be taken back"
+            f"draft {options.draft}: nothing can be proposed to {model.architecture} with attention {options.attention}"
         )
-    return replace(options, speculation=SpeculationMode.OFF)
+    is_off = options.speculation is SpeculationMode.OFF or options.attends_elsewhere
+    return replace(options, speculation=SpeculationMode.OFF if is_off else SpeculationMode.LOOKUP)
 
 
-def make_speculation(options: EngineConfig) -> Speculation | None:
-    """Return what proposes tokens as the options of a model say, if anything does."""
+def make_speculation(options: EngineConfig, *, predicts: bool) -> Speculation | None:
+    """Return what proposes tokens as the options of a model say, if anything does; one that `predicts` does itself."""
     from unicorn_async.scheduler.speculation import Speculation
     from unicorn_async.scheduler.step_costs import StepCosts
     from unicorn_async.step.buckets import bucket_sizes
 
     if options.speculation is SpeculationMode.OFF:
         return None
-    return Speculation(StepCosts(bucket_sizes(options.max_num_batched_tokens)), options.max_sampled)
+    return Speculation(StepCosts(bucket_sizes(options.max_num_batched_tokens)), options.max_sampled, predicts=predicts)

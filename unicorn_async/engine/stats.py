@@ -9,10 +9,13 @@ from unicorn_async.engine.types import EngineStats
 if TYPE_CHECKING:
     from unicorn_async.engine.engine_loop import LoopCounters
     from unicorn_async.hybrid.report import AttentionStats
+    from unicorn_async.kv_store.report import KVStoreStats
     from unicorn_async.scheduler.scheduler import Scheduler
 
 
-def engine_stats(counters: LoopCounters, scheduler: Scheduler, attention: AttentionStats | None) -> EngineStats:
+def engine_stats(
+    counters: LoopCounters, scheduler: Scheduler, attention: AttentionStats | None, kv_store: KVStoreStats | None
+) -> EngineStats:
     """Return what a loop and its scheduler have counted, and what they hold now."""
     speculation = scheduler.speculation
     return EngineStats(
@@ -25,6 +28,7 @@ def engine_stats(counters: LoopCounters, scheduler: Scheduler, attention: Attent
         tokens_generated=counters.tokens_generated,
         tokens_prefilled=counters.tokens_prefilled,
         preemptions=scheduler.num_preemptions,
+        fair_preemptions=scheduler.num_fair_preemptions,
         host_us_per_step=1e6 * counters.host_s / max(counters.steps, 1),
         device_s=counters.device_s,
         attention=attention,
@@ -33,4 +37,7 @@ def engine_stats(counters: LoopCounters, scheduler: Scheduler, attention: Attent
         prompt_tokens_found=scheduler.prefixes.num_found,
         proposed_tokens=0 if speculation is None else speculation.num_proposed,
         proposed_tokens_right=0 if speculation is None else speculation.num_right,
+        drafted_tokens=0 if speculation is None else speculation.num_drafted,
+        drafted_tokens_right=0 if speculation is None else speculation.num_drafted_right,
+        kv_store=kv_store,
     )

@@ -20,6 +20,7 @@ from unicorn_async.tokenizer.process import TokenizerProcess
 from unicorn_async.tokenizer.template_process import TemplateProcess
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import make_tokenizer
+from unicorn_async.tokenizer.world_vocabulary import FILE_NAME, LARGE_FILE_BYTES
 
 if TYPE_CHECKING:
     from unicorn_async.tokenizer.kept_folder import KeptFolder
@@ -44,8 +45,8 @@ class TokenizerTask:
     Close it when the tokenizer is used no more.
     """
 
-    def __init__(self, model: str | Path, folder: KeptFolder | None) -> None:
-        """Look into the `folder` of kept tokenizers, None = nothing is kept."""
+    def __init__(self, model: str | Path, folder: KeptFolder | None, path: Path | None = None) -> None:
+        """Look into the `folder` of kept tokenizers, None = nothing is kept; `path` is where the model is, if known."""
         self._started = time.monotonic()
         self._folder = folder
         self._file: Path | None = None
@@ -55,7 +56,7 @@ class TokenizerTask:
         self._long_texts: OnDemandProcess | None = None
         # It imports Jinja, which takes as long as all that is done here until its template is known.
         self._templates = TemplateProcess() if _has_interpreter() else None
-        self._looking = threading.Thread(target=self._look, args=(model,), name="kept tokenizer")
+        self._looking = threading.Thread(target=self._look, args=(model, path), name="kept tokenizer")
         self._looking.start()
 
     @property
@@ -116,11 +117,11 @@ class TokenizerTask:
         if self._long_texts is not None:
             self._long_texts.close()
 
-    def _look(self, model: str | Path) -> None:
+    def _look(self, model: str | Path, path: Path | None) -> None:
         if self._folder is None:
             return
         with contextlib.suppress(ConfigError, CheckpointError):  # who reads the files says so
-            self._file = self._folder.file_for(find_model(model))
+            self._file = self._folder.file_for(find_model(model) if path is None else path)
         if self._file is not None:
             self._kept = self._folder.content(self._file)
 
@@ -135,7 +136,7 @@ def is_large(source: Source) -> bool:
     if not isinstance(source, Path):
         tokens = source.get("tokenizer.ggml.tokens")
         return isinstance(tokens, Sequence) and not isinstance(tokens, str) and len(tokens) >= _LARGE_VOCABULARY
-    try:
-        return (source / "tokenizer.json").stat().st_size >= LARGE_BYTES
-    except OSError:
-        return False
+    for name, limit in (("tokenizer.json", LARGE_BYTES), (FILE_NAME, LARGE_FILE_BYTES)):
+        with contextlib.suppress(OSError):
+            return (source / name).stat().st_size >= limit
+    return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.loader.progress import LoadProgress
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.request import FinishReason
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.grammar import Grammar
     from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
+    from unicorn_async.kv_store.report import KVStoreStats
     from unicorn_async.lora.adapter import LoraAdapter
     from unicorn_async.memory.report import MemoryReport
     from unicorn_async.tokenizer import Tokenizer
@@ -34,8 +35,10 @@ class Token(NamedTuple):
     `text` is what the token adds to the answer; it is empty while a character or a possible stop string is incomplete,
     and for an end token. `finish_reason` is set on the last token of an answer alone. With log-probabilities,
     `num_unseen` of the latest tokens, this one among them, have nothing in the text: not yet, and on the last token of
-    an answer because a stop string cut them off. Of the prompt, `num_prompt_found` tokens were computed before. Of the
-    tokens of a prediction that were proposed so far, `num_predicted_right` were right, and `num_predicted_wrong` not.
+    an answer because a stop string cut them off, or because it is an end token; `text_offset` characters of the answer
+    come before the first that this one is a part of. Of the prompt, `num_prompt_found` tokens were computed before. Of
+    the tokens of a prediction that were proposed so far, `num_predicted_right` were right, and `num_predicted_wrong`
+    not.
     """
 
     id: int
@@ -47,6 +50,7 @@ class Token(NamedTuple):
     num_prompt_found: int = 0
     num_predicted_right: int = 0
     num_predicted_wrong: int = 0
+    text_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,37 @@ class AdapterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftInfo:
+    """A model that drafts for another one: the device's memory that it may take, and whether it is loaded.
+
+    Answers that are longer than `max_context`, with their prompts, go on without drafts.
+    """
+
+    name: str
+    nbytes: int
+    max_context: int
+    is_loaded: bool
+
+    def text(self) -> str:
+        """Return what it takes and for whom."""
+        return (
+            f"{self.name}: {self.nbytes / 1e6:,.0f} MB are kept free for it, loaded behind the model; it drafts for"
+            f" prompts and answers of up to {self.max_context} tokens"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """Counters since the engine was opened, and what it holds now.
 
     `blocks_total` are those of the KV cache that there are, `blocks_planned` those that it grows to.
     Of `prompt_tokens`, those of all requests that were begun, `prompt_tokens_found` were computed before.
-    Of `proposed_tokens`, which steps computed to see whether answers go on so, `proposed_tokens_right` were right.
+    Of `proposed_tokens`, which steps computed to see whether answers go on so, `proposed_tokens_right` were right;
+    `drafted_tokens` and `drafted_tokens_right` are those among them that a draft model has proposed, or a layer
+    of the model's own.
+    Of `preemptions`, in which requests lost their places, `fair_preemptions` were for other clients' shares.
     `bounded_steps` are those in which prompts got fewer tokens than there was room for, because sequences decoded.
-    `attention` is there where another device attends.
+    `attention` is there where another device attends, `kv_store` where blocks are kept outside the device's memory.
     """
 
     running: int
@@ -102,7 +129,11 @@ class EngineStats:
     prompt_tokens_found: int = 0
     proposed_tokens: int = 0
     proposed_tokens_right: int = 0
+    fair_preemptions: int = 0
+    drafted_tokens: int = 0
+    drafted_tokens_right: int = 0
     attention: AttentionStats | None = None
+    kv_store: KVStoreStats | None = None
 
 
 class EngineAPI(Protocol):
@@ -119,6 +150,22 @@ class EngineAPI(Protocol):
     @property
     def attention(self) -> AttentionInfo:
         """Where the attention runs."""
+
+    @property
+    def outages(self) -> dict[str, str]:
+        """What can't be had now, and why: `tokenizer`, `long_texts`, `chat_template`, `grammars`."""
+
+    @property
+    def predicts(self) -> bool:
+        """Whether a layer of the model's own drafts, which predicts a token more."""
+
+    @property
+    def predictor_left_out(self) -> str:
+        """Why a layer of the model's own does not draft, of which its files have something; "" if they have nothing."""
+
+    @property
+    def draft(self) -> DraftInfo | None:
+        """The model that drafts, as it stands now; None without one."""
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -46,6 +46,11 @@ def step_times_directory() -> Path:
     return cache_directory() / "step-times"
 
 
+def kept_blocks_directory() -> Path:
+    """Return where blocks of KV caches lie, of those who asked for it."""
+    return cache_directory() / "kv"
+
+
 def tuning_folder() -> TuningFolder:
     """Return the user's tables of measured choices."""
     from unicorn_async.tune.folder import TuningFolder

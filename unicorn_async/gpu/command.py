@@ -17,6 +17,9 @@ from unicorn_async.gpu.binding import (
 from unicorn_async.gpu.queue import CommandBuffer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from unicorn_async.gpu.binding import Api, CData
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import Kernel
@@ -140,6 +143,7 @@ class CommandRecorder:
     def __init__(self, pool: CommandPool, handle: CommandBufferHandle) -> None:
         api = pool.device.api
         self._step = api.step
+        self._ffi = api.ffi
         self._null = api.null
         self._handle = handle
         self._bound: PipelineHandle | None = None
@@ -205,6 +209,19 @@ class CommandRecorder:
         region = self._region[0]
         region.srcOffset, region.dstOffset, region.size = src_offset, dst_offset, nbytes
         self._step.vkCmdCopyBuffer(self._handle, src.handle, dst.handle, 1, self._region)
+
+    def copy_regions(self, src: Buffer, dst: Buffer, regions: NDArray[np.uint64]) -> None:
+        """Copy several ranges: (ranges, 3), each where in `src`, where in `dst`, and bytes; none may overlap.
+
+        Raises:
+            ConfigError: a range leaves its buffer.
+        """
+        for buffer, offsets in ((src, regions[:, 0]), (dst, regions[:, 1])):
+            end = int((offsets + regions[:, 2]).max())
+            if end > buffer.nbytes or not regions[:, 2].all():
+                raise ConfigError(f"copy: to byte {end} of {buffer.name}, which has {buffer.nbytes}")
+        made = self._ffi.from_buffer("VkBufferCopy[]", regions.tobytes())
+        self._step.vkCmdCopyBuffer(self._handle, src.handle, dst.handle, len(regions), made)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, value: int) -> None:
         """Fill a range with a u32; offset and size are multiples of 4.

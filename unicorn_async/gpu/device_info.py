@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unicorn_async.gpu.tuned import Tuned
+    from unicorn_async.gpu.tuned import Tuned, TunedForms
 
 
 class DeviceType(Enum):
@@ -68,7 +68,8 @@ class DeviceInfo:
 
     `features` holds the optional features by the names that shaders use in `requires`; `missing` holds what every
     device must have and this one lacks, by Vulkan's names. Sizes are in bytes unless the name says otherwise. `tuned`
-    is what was measured on the device to be faster than the rules' choice of kernels; nothing until it is read.
+    and `forms` are what was measured on the device to be faster than the rules' choice of kernels, and of the forms of
+    what these read; nothing until it is read.
     """
 
     index: int
@@ -108,6 +109,7 @@ class DeviceInfo:
     missing: tuple[str, ...]
     compute_units: int = 0  # 0: the driver does not say
     tuned: Tuned = field(default_factory=dict, repr=False, compare=False)
+    forms: TunedForms = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_software(self) -> bool:
@@ -136,7 +138,7 @@ class DeviceInfo:
     def to_json(self) -> dict[str, object]:
         """Return everything that the driver reports as JSON values."""
         fields = asdict(self)
-        del fields["tuned"]
+        del fields["tuned"], fields["forms"]
         fields["type"] = self.type.value
         fields["features"] = sorted(self.features)
         fields["api_version"] = ".".join(map(str, self.api_version))

@@ -1,4 +1,4 @@
-"""Other ways to launch a kernel on one device than the rules choose, where these were measured to be faster there."""
+"""Other ways to launch kernels on one device than the rules choose, where these were measured to be faster there."""
 
 from __future__ import annotations
 
@@ -27,4 +27,13 @@ class Launch(NamedTuple):
     subgroup_size: int | None
 
 
+class Input(NamedTuple):
+    """What products read: the type of the weights that it is multiplied with, and its tokens and columns."""
+
+    weights: str
+    tokens: int
+    k: int
+
+
 Tuned: TypeAlias = "Mapping[Work, Launch]"
+TunedForms: TypeAlias = "Mapping[Input, str]"  # names of forms in which rows of activations lie

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO
 
 from unicorn_async.errors import GrammarError
-from unicorn_async.guidance.messages import LENGTH_BYTES, UNASKED, Advance, Begin, Compile, End, packed
+from unicorn_async.guidance.messages import LENGTH_BYTES, UNASKED, Advance, Begin, Compile, End, Masks, packed
 
 if TYPE_CHECKING:
     import socket
@@ -73,7 +73,7 @@ class Answering:
             except OSError:
                 os._exit(0)  # nobody is there any more
 
-    def _answered(self, request: Request) -> bytes | int | None:
+    def _answered(self, request: Request) -> Masks | bytes | int | None:
         if isinstance(self._matchers, GrammarError):
             raise self._matchers
         match request:
@@ -82,8 +82,8 @@ class Answering:
             case Begin(key):
                 assert self._grammar is not None, "it was compiled before"
                 return self._matchers.open(key, self._grammar)
-            case Advance(key, token_id):
-                return self._matchers.advance(key, token_id)
+            case Advance(key, token_ids, proposed, most):
+                return self._matchers.advance(key, token_ids, proposed, most)
             case End(key):
                 self._matchers.close(key)
         return None

@@ -14,7 +14,7 @@ from unicorn_async.guidance.messages import LENGTH_BYTES, UNASKED, Compile, Ende
 
 if TYPE_CHECKING:
     from unicorn_async.grammar import Grammar
-    from unicorn_async.guidance.messages import Reply, Request
+    from unicorn_async.guidance.messages import Masks, Reply, Request
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Follower:
         self.num_bytes = 0  # that its grammar took when it was compiled
         self.has_ended = False
         self._writer = writer
-        self._replies: dict[int, asyncio.Future[bytes | int | None]] = {}
+        self._replies: dict[int, asyncio.Future[Masks | bytes | int | None]] = {}
         self._last_number = UNASKED
         self._watched: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -63,7 +63,7 @@ class Follower:
         assert isinstance(found, int)
         self.num_bytes = found
 
-    def ask(self, request: Request) -> asyncio.Future[bytes | int | None]:
+    def ask(self, request: Request) -> asyncio.Future[Masks | bytes | int | None]:
         """Send a request; the future has its answer, or GrammarError, or GrammarLostError where the process ended."""
         reply = self._ask(request)
         if self._timer is None and not self.has_ended:
@@ -75,8 +75,8 @@ class Follower:
         self._reading.cancel()
         self._end(GrammarLostError("the process that follows the grammar has ended"))
 
-    def _ask(self, request: Request) -> asyncio.Future[bytes | int | None]:
-        reply: asyncio.Future[bytes | int | None] = asyncio.get_running_loop().create_future()
+    def _ask(self, request: Request) -> asyncio.Future[Masks | bytes | int | None]:
+        reply: asyncio.Future[Masks | bytes | int | None] = asyncio.get_running_loop().create_future()
         if self.has_ended:
             _fail(reply, GrammarLostError("the process that follows the grammar has ended"))
             return reply
@@ -111,7 +111,8 @@ class Follower:
                     return
                 self._settle(number, reply)
         except (asyncio.IncompleteReadError, ConnectionError):
-            _log.warning("the process that follows a grammar has ended, and the one that made it")
+            if self._replies:  # one that nobody waits for is made again when it is wanted
+                _log.warning("the process that follows a grammar has ended, and the one that made it")
         except Exception:
             _log.exception("what the process that follows a grammar says is not understood")
         finally:
@@ -140,7 +141,7 @@ class Follower:
         self._replies.clear()
 
 
-def _fail(reply: asyncio.Future[bytes | int | None], error: UnicornError) -> None:
+def _fail(reply: asyncio.Future[Masks | bytes | int | None], error: UnicornError) -> None:
     reply.set_exception(error)
     reply.exception()  # seen: not everybody waits
 

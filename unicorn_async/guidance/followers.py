@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import GrammarError, QueueFullError
+from unicorn_async.client_turns import ClientTurns
+from unicorn_async.errors import GrammarBusyError, GrammarError, QueueFullError
 from unicorn_async.guidance.follower import GrammarSlowError
-from unicorn_async.guidance.limits import LONG_SECONDS
-from unicorn_async.guidance.turns import Turns
+from unicorn_async.guidance.limits import LONG_SECONDS, TURNS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from unicorn_async.grammar import Grammar
     from unicorn_async.guidance.follower import Follower
-    from unicorn_async.guidance.process import GuidanceProcess
+
+_log = logging.getLogger(__name__)
 
 _MAX_KEPT = 32  # grammars that stay compiled when no answer follows them any more
 _MAX_KEPT_BYTES = 256 << 20  # of all of them
@@ -57,11 +60,11 @@ class Followers:
     waits for any more ends at once.
     """
 
-    def __init__(self, process: Callable[[], Awaitable[GuidanceProcess]]) -> None:
-        """`process` returns the process that makes copies of itself, started where it was not."""
-        self._process = process
-        self._short = Turns()
-        self._long = Turns()
+    def __init__(self, copy: Callable[[], Awaitable[Follower]]) -> None:
+        """`copy` has a process make a copy of itself, and starts it where it was not."""
+        self._copy = copy
+        self._short = ClientTurns("grammars wait to be compiled", TURNS)
+        self._long = ClientTurns("grammars wait to be compiled", TURNS)
         self._held: OrderedDict[Grammar, Held] = OrderedDict()
         self._all: set[Held] = set()
 
@@ -116,18 +119,18 @@ class Followers:
 
     async def _compiled(self, grammar: Grammar, client: str) -> Follower:
         try:
-            async with self._short.turn(client):
+            async with _turn(self._short, client):
                 return await self._tried(grammar, is_short=True)
         except GrammarSlowError:
             pass  # the next turn is not waited for in this one
         try:
-            async with self._long.turn(client):
+            async with _turn(self._long, client):
                 return await self._tried(grammar, is_short=False)
         except GrammarSlowError as exc:
             raise GrammarError(f"to compile it takes more than {LONG_SECONDS:g} s of the processor") from exc
 
     async def _tried(self, grammar: Grammar, *, is_short: bool) -> Follower:
-        follower = await (await self._process()).copy()
+        follower = await self._copy()
         try:
             await follower.compile(grammar, is_short=is_short)
             taken = follower.num_bytes + sum(held.num_bytes for held in self._all if held.holders)
@@ -137,3 +140,18 @@ class Followers:
             follower.close()
             raise
         return follower
+
+
+@asynccontextmanager
+async def _turn(turns: ClientTurns, client: str) -> AsyncIterator[None]:
+    """Wait for a client's turn to have a grammar compiled, which lasts as long as the block."""
+    try:
+        await turns.begin(client)
+    except TimeoutError as exc:
+        reason = f"other grammars are compiled: this one's turn did not come within {TURNS.wait_s:g} s"
+        _log.warning("a grammar of %s: %s", client, reason)
+        raise GrammarBusyError(reason) from exc
+    try:
+        yield
+    finally:
+        turns.end()

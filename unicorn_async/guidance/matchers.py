@@ -10,15 +10,22 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from unicorn_async.errors import GrammarError
 from unicorn_async.grammar import JSON_WHITE_SPACE, GrammarKind
+from unicorn_async.guidance.forced_tokens import ForcedTokens
+from unicorn_async.guidance.messages import Masks
 from unicorn_async.guidance.strictness import check_strict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from unicorn_async.grammar import Grammar
     from unicorn_async.guidance.vocabulary import Vocabulary
 
 _FREE = '%llguidance {"no_forcing": true}\n'  # what must come next may come in any tokens: the model's own are best
 _PANIC = "PanicException"  # of Rust; it can't be imported, and is no Exception
 _MAX_MESSAGE = 300
+_PLACE = re.compile(r"at (\d+)\((\d+)\): ")  # in the grammar as the library has it
+_EXCERPT = re.compile(r"\n\s+\d+ \| ")  # of that
+_OF_SCHEMA = "failed to compile JSON schema: "
 _STOP = re.compile("No[A-Z][A-Za-z]+")  # the library's names for dead ends
 # Some milliseconds a token, at most. To compile takes seconds all the same for thousands of properties, and has no end
 # for an intersection of many patterns: a limit of time and one of memory are needed beside these (see `worker`).
@@ -62,7 +69,10 @@ class Matchers:
             raise GrammarError("the model has no token that ends an answer")
         self._mask_bytes = vocabulary.mask_bytes
         vocabulary = vocabulary._replace(eos_token_ids=tuple(ends))
-        self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(vocabulary)), eos_token=ends)
+        tokens = _Tokens(vocabulary)
+        self._tokenizer = LLTokenizer(TokenizerWrapper(tokens), eos_token=ends)
+        self._forced = ForcedTokens(tokens.tokens, (*ends, *vocabulary.control))
+        self._ends = frozenset(ends)
         self._matchers: dict[int, LLMatcher] = {}
         self._compiled: tuple[Grammar, LLMatcher] | None = None
 
@@ -86,7 +96,8 @@ class Matchers:
             if type(exc).__name__ != _PANIC:
                 raise
             raise GrammarError(f"the grammar can't be compiled ({_shown(str(exc))})") from exc
-        _check(matcher)
+        if matcher.is_error():
+            raise GrammarError(_explained(_clients(matcher.get_error(), grammar.kind)))
         self._mask(matcher)  # limits that the first token runs into are the grammar's fault, too
         self._compiled = grammar, matcher
         return matcher
@@ -102,8 +113,10 @@ class Matchers:
         self._matchers[key] = matcher
         return mask
 
-    def advance(self, key: int, token_id: int) -> bytes:
-        """Take an answer's next token; returns which may follow. After its end only end tokens may.
+    def advance(self, key: int, token_ids: Sequence[int], proposed: Sequence[int] = (), most: int = 0) -> Masks:
+        """Take an answer's next tokens; returns which may follow. After its end only end tokens may.
+
+        Up to `most` tokens that may come then are foreseen: those that are `proposed`, and what is forced.
 
         Raises:
             GrammarError: a limit of time or memory was reached.
@@ -111,9 +124,29 @@ class Matchers:
         matcher = self._matchers.get(key)
         if matcher is None:
             raise GrammarError("the answer has ended")
-        if not matcher.is_stopped():
-            matcher.consume_token(token_id)
-        return self._mask(matcher)
+        for token_id in token_ids:
+            if not matcher.is_stopped():
+                matcher.consume_token(token_id)
+        mask = self._mask(matcher)
+        return Masks(mask, tuple(self._foreseen(matcher, mask, proposed, most)) if most else ())
+
+    def _foreseen(
+        self, matcher: LLMatcher, mask: bytes, proposed: Sequence[int], most: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield tokens that may come, and the mask behind each; a limit that is reached on the way ends them alone."""
+        ahead, text = matcher.deep_copy(), list(proposed)
+        for _ in range(most):
+            is_proposed = bool(text) and _allows(mask, text[0])
+            token_id = text.pop(0) if is_proposed else self._forced.next(mask, ahead.compute_ff_bytes())
+            if token_id is None or token_id in self._ends or ahead.try_consume_tokens([token_id]) != 1:
+                return
+            if not is_proposed:
+                text = text[1:] if text[:1] == [token_id] else []
+            try:
+                mask = self._mask(ahead)
+            except GrammarError:
+                return
+            yield token_id, mask
 
     def close(self, key: int) -> None:
         """Forget an answer."""
@@ -126,6 +159,10 @@ class Matchers:
         if not any(mask):
             raise GrammarError("no token of the vocabulary can go on with the answer")
         return mask
+
+
+def _allows(mask: bytes, token_id: int) -> bool:
+    return token_id < 8 * len(mask) and mask[token_id // 8] >> (token_id % 8) & 1 == 1
 
 
 def _compilable(grammar: Grammar) -> str:
@@ -148,7 +185,7 @@ def _compilable(grammar: Grammar) -> str:
             return f"{_FREE}{grammar.source}"
         case GrammarKind.CHOICE:
             texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source))
-            return f"{_FREE}start: {' | '.join(texts)}"
+            return f"{_FREE}start: TEXT\nTEXT: {' | '.join(texts)}"  # one word for the lexer: there may be many
 
 
 def _object(schema: str) -> dict[str, object]:
@@ -166,12 +203,23 @@ def _object(schema: str) -> dict[str, object]:
 
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
-        reason = matcher.get_error().replace("<non-verbose/>", "").strip()
-        raise GrammarError(_explained(reason))
+        raise GrammarError(_explained(matcher.get_error()))
+
+
+def _clients(reason: str, kind: GrammarKind) -> str:
+    """Return an error of compiling in terms of what the client sent, which stands on a line behind our own."""
+    reason = _EXCERPT.split(reason)[0]
+    place = _PLACE.match(reason)
+    if place is None:
+        return reason
+    told = reason[place.end() :].removeprefix(_OF_SCHEMA)
+    line = max(int(place[1]) - _FREE.count("\n"), 1)
+    return f"line {line}, column {place[2]}: {told}" if kind is GrammarKind.LARK else told
 
 
 def _explained(reason: str) -> str:
     """Return what the library says in words that tell what is wrong."""
+    reason = reason.replace("<non-verbose/>", "").strip()
     if not reason:
         return "the grammar is too complex"
     if reason.startswith("Parser Error:"):

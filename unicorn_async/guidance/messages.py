@@ -31,10 +31,22 @@ class Begin(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """Answered with the next mask of an answer, or with an error."""
+    """Take an answer's next tokens; answered with `Masks`, or with an error.
+
+    Masks are foreseen behind up to `most` tokens more: those of `proposed` as long as they may come, and what has to.
+    """
 
     key: int
-    token_id: int
+    token_ids: tuple[int, ...]
+    proposed: tuple[int, ...] = ()
+    most: int = 0
+
+
+class Masks(NamedTuple):
+    """Which tokens may come next, a bit for each; and tokens that are likely to, each with the mask behind it."""
+
+    mask: bytes
+    foreseen: tuple[tuple[int, bytes], ...] = ()
 
 
 class End(NamedTuple):
@@ -50,7 +62,7 @@ class Ended(NamedTuple):
 
 
 Request: TypeAlias = "Compile | Begin | Advance | End"
-Reply: TypeAlias = "bytes | int | GrammarError | Ended | None"
+Reply: TypeAlias = "Masks | bytes | int | GrammarError | Ended | None"
 
 
 def packed(number: int, content: Request | Reply) -> bytes:

@@ -32,6 +32,10 @@ _MAIN = (
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # its number, and its copies' group, stay its own until it is closed
 
 
+class ProcessEndedError(GrammarLostError):
+    """The process has ended by itself: another one may do what it did not."""
+
+
 class GuidanceProcess:
     """Has the process make copies of itself, which follow grammars; close it at the end. It belongs to one event loop.
 
@@ -81,7 +85,8 @@ class GuidanceProcess:
         """Have the process make a copy of itself, which has to be told what to compile; it is to be closed.
 
         Raises:
-            GrammarLostError: it does not; the process is ended if it has not yet.
+            ProcessEndedError: it has ended, which may be seen here for the first time.
+            GrammarLostError: it does not; it is ended, unless there are as many processes as there may be.
         """
         seconds = ANSWER_S if self._is_prepared else PREPARE_S
         try:
@@ -90,11 +95,24 @@ class GuidanceProcess:
             await self.close()
             raise _lost(f"did not answer within {seconds:g} s, and is ended") from exc
         except (OSError, EOFError) as exc:
-            if not isinstance(exc, EOFError):
+            has_left = isinstance(exc, ConnectionError) or self._has_left()
+            if has_left or not isinstance(exc, EOFError):
                 await self.close()
-            raise _lost(f"made no copy of itself ({exc or 'it has ended, or there may be no more processes'})") from exc
+            why = "it has ended" if has_left else exc or "there may be no more processes"
+            raise _lost(f"made no copy of itself ({why})", ProcessEndedError if has_left else GrammarLostError) from exc
         self._is_prepared = True
         return follower
+
+    def _has_left(self) -> bool:
+        """Whether the process has no end of the connection any more, which is seen before its own end is."""
+        if self.has_ended:
+            return True
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:  # it is there, and has nothing to say
+            return False
+        except OSError:
+            return True
 
     async def close(self) -> None:
         """End the process and its copies."""
@@ -148,8 +166,8 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
     return process, ours
 
 
-def _lost(what: str) -> GrammarLostError:
+def _lost(what: str, error: type[GrammarLostError] = GrammarLostError) -> GrammarLostError:
     """Return the error, which is also logged: who asks is told of a fault that is not theirs."""
     message = f"the process that follows grammars {what}"
     _log.warning("%s", message)
-    return GrammarLostError(message)
+    return error(message)

@@ -7,29 +7,32 @@ for them, and that what came is what the hub has, is seen to here.
 from __future__ import annotations
 
 import os
-import shutil
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unicorn_async.checkpoint.checkpoint import INDEX_FILE, read_index
 from unicorn_async.checkpoint.gguf.files import SUFFIX
-from unicorn_async.checkpoint.hub import hub_cache, model_in_snapshot, repo_folder
-from unicorn_async.errors import ConfigError, DownloadError
-from unicorn_async.hub.large_file import bytes_there, can_go_on, fetch, sha256_of
-from unicorn_async.hub.library_errors import library_errors
+from unicorn_async.checkpoint.gguf.header import MAGIC
+from unicorn_async.checkpoint.hub import hub_cache, model_in_snapshot
+from unicorn_async.checkpoint.partial_file import ModelDownload
+from unicorn_async.checkpoint.safetensors import HEADER_LENGTH_BYTES, MAX_HEADER_BYTES
+from unicorn_async.errors import DownloadError
+from unicorn_async.hub import large_file
 from unicorn_async.hub.needed import RepoFile, indexed_files, needed_files, told
+from unicorn_async.hub.repository import Repository
+from unicorn_async.hub.stream import DownloadStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping
     from typing import BinaryIO
 
     from unicorn_async.checkpoint.hub import HubName
+    from unicorn_async.hub.large_file import LargeFile
 
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = ("1", "on", "true", "yes")
-_TIMEOUT_S = 10.0  # for an answer of the hub that lists files
+_HEADER_BYTES = 1 << 20  # of files behind the first: most headers are smaller
 
 
 class Pulled(NamedTuple):
@@ -63,136 +66,131 @@ def pull(name: HubName, listener: Listener, environ: Mapping[str, str] = os.envi
             room for it, or huggingface_hub is not installed.
         DownloadError: the hub can't be reached, refuses, or sent something else than it has.
     """
-    for variable in _OFFLINE_VARIABLES:
-        if environ.get(variable, "").lower() in _TRUE:
-            raise DownloadError(f"{name}: nothing is downloaded while {variable} is set to {environ[variable]}")
-    hub = _Hub(name, environ.get("HF_ENDPOINT"), hub_cache(environ))
-    revision, files = hub.files()
-    needed = needed_files(name, files)
-    brought = hub.bring(revision, needed.descriptions)
-    if needed.descriptions:
-        listener.check_directory(hub.snapshot(revision))
-    weights = needed.weights
-    if weights is None:
-        weights = indexed_files(name, files, read_index(hub.snapshot(revision) / INDEX_FILE).values())
-    nbytes = sum(file.nbytes for file in (*needed.descriptions, *weights))
-    missing = hub.missing(revision, weights)
-    if missing:
-        listener.note(
-            f"{name}: {len(missing)} of {len(weights)} weight files, {told(sum(file.nbytes for file in missing))}"
-        )
-    hub.check_room(missing)
-    brought += hub.bring(revision, weights, listener)
+    wanted = _Wanted.find(name, listener, environ)
+    hub, revision, weights = wanted.hub, wanted.revision, wanted.weights
+    brought = wanted.brought
+    if hub.missing(revision, weights[:1]) and large_file.can_go_on(weights[0]):
+        with ExitStack() as stack:
+            if (first := hub.large_file(revision, weights[0])) is not None:
+                stack.enter_context(first)
+                stack.enter_context(hub.errors())
+                wanted.look(listener, first)
+                first.settle()
+        brought += weights[0].nbytes
+    brought += hub.bring(revision, weights)
     hub.set_main(revision)
-    return Pulled(model_in_snapshot(_as_brought(name, weights), hub.snapshot(revision)), nbytes, brought)
+    return Pulled(model_in_snapshot(wanted.as_brought, hub.snapshot(revision)), wanted.nbytes, brought)
 
 
-def _as_brought(name: HubName, weights: Sequence[RepoFile]) -> HubName:
-    """The name that asks for what was brought, also where the cache has other files of the repository."""
-    first = weights[0].name
-    return name._replace(tag=Path(first).name) if first.endswith(SUFFIX) else name._replace(tag=None)
+def begin_pull(name: HubName, listener: Listener, environ: Mapping[str, str] = os.environ) -> Pulled | DownloadStream:
+    """Bring what describes a model, and begin to bring the rest in a thread; with small files alone it is a `pull`.
+
+    It blocks until the model can be opened: until the headers of its files are there. Raises as `pull`.
+    """
+    wanted = _Wanted.find(name, listener, environ)
+    hub, revision = wanted.hub, wanted.revision
+    missing = hub.missing(revision, wanted.weights)
+    small = [file for file in missing if not large_file.can_go_on(file)]
+    brought = wanted.brought + hub.bring(revision, small)
+    with ExitStack() as stack:
+        files: list[LargeFile] = []
+        for turn, file in enumerate(wanted.weights):
+            if file in missing and file not in small:
+                found = hub.large_file(revision, file, turn=turn, shows_bar=False)
+                if found is not None:
+                    files.append(stack.enter_context(found))
+        if not files or not wanted.is_model:
+            stack.close()
+            rest = hub.bring(revision, wanted.weights)
+            hub.set_main(revision)
+            path = model_in_snapshot(wanted.as_brought, hub.snapshot(revision))
+            return Pulled(path, wanted.nbytes, brought + rest)
+        with hub.errors():
+            for one in files:
+                if one.file == wanted.weights[0]:
+                    wanted.look(listener, one)
+                else:
+                    _receive_header(one)
+        snapshot = hub.snapshot(revision)
+        path = snapshot / wanted.weights[0].name if wanted.is_gguf else snapshot
+        partial = {snapshot / one.file.name: one.content for one in files}
+        stack.pop_all()
+        return DownloadStream(hub, revision, files, ModelDownload(str(name), path, partial))
 
 
-def _look(listener: Listener, file: RepoFile, is_whole: bool, begun: BinaryIO) -> None:
-    listener.check_gguf(file.name, file.nbytes, begun, is_whole=is_whole)
+class _Wanted(NamedTuple):
+    """What a name asks for, with what describes it in the cache: `brought` are the bytes of that which were not."""
 
+    hub: Repository
+    revision: str
+    name: HubName
+    weights: tuple[RepoFile, ...]
+    is_model: bool
+    nbytes: int
+    brought: int
 
-class _Hub:
-    """A repository on the hub, and its folder in the cache."""
-
-    def __init__(self, name: HubName, endpoint: str | None, cache: Path) -> None:
-        try:
-            from huggingface_hub.constants import ENDPOINT  # optional, and long to import
-        except ImportError as exc:
-            raise ConfigError(
-                f"{name}: to download a model takes the package huggingface_hub: pip install 'unicorn-async[hub]'"
-            ) from exc
-        self._name = name
-        self._endpoint = (endpoint or ENDPOINT).rstrip("/")
-        self._cache = cache
-        self._folder = cache / repo_folder(name.repo, {"HF_HUB_CACHE": os.fspath(cache)}).name
-
-    def snapshot(self, revision: str) -> Path:
-        """Return where the files of a revision lie."""
-        return self._folder / "snapshots" / revision
-
-    def files(self) -> tuple[str, tuple[RepoFile, ...]]:
-        """Return the revision of the main branch, and what files it has."""
-        from huggingface_hub import HfApi
-
-        with self._library():
-            api = HfApi(endpoint=self._endpoint)
-            info = api.model_info(self._name.repo, files_metadata=True, timeout=_TIMEOUT_S)
-        if not info.sha or not info.sha.isalnum():
-            raise DownloadError(f"{self._name}: the hub names no revision, but {str(info.sha)[:100]!r}")
-        found = []
-        for file in info.siblings or ():
-            if file.size is not None and file.size >= 0:
-                sha256 = file.lfs.sha256 if file.lfs is not None else None
-                found.append(RepoFile(file.rfilename, file.size, sha256))
-        return info.sha, tuple(found)
-
-    def missing(self, revision: str, files: Sequence[RepoFile]) -> list[RepoFile]:
-        """Return the files that are not in the cache."""
-        return [file for file in files if not (self.snapshot(revision) / file.name).exists()]
-
-    def bring(self, revision: str, files: Sequence[RepoFile], listener: Listener | None = None) -> int:
-        """Download the files that are not in the cache, one after the other; returns their bytes.
-
-        The `listener` looks at a GGUF model's first file.
-        """
-        missing = self.missing(revision, files)
-        for file in missing:
-            if can_go_on(file):
-                look = None
-                if listener is not None and file == files[0] and file.name.endswith(SUFFIX):
-                    look = partial(_look, listener, file, len(files) == 1)
-                self._fetch_large(revision, file, look)
-            else:
-                self._fetch(revision, file)
-        return sum(file.nbytes for file in missing)
-
-    def check_room(self, files: Sequence[RepoFile]) -> None:
-        """Raise ConfigError where there is no room for files; what of them is on its way has its room."""
-        needed = sum(file.nbytes - bytes_there(self._folder, file) for file in files)
-        free = shutil.disk_usage(next(path for path in (self._folder, *self._folder.parents) if path.exists())).free
-        if needed > free:
-            raise ConfigError(
-                f"{self._name}: {told(needed)} have to be downloaded, {told(free)} are free in {self._cache}"
+    @classmethod
+    def find(cls, name: HubName, listener: Listener, environ: Mapping[str, str]) -> _Wanted:
+        """Ask the hub, bring what describes the model and look at it, and see that there is room for the rest."""
+        for variable in _OFFLINE_VARIABLES:
+            if environ.get(variable, "").lower() in _TRUE:
+                raise DownloadError(f"{name}: nothing is downloaded while {variable} is set to {environ[variable]}")
+        hub = Repository(name, environ.get("HF_ENDPOINT"), hub_cache(environ))
+        revision, files = hub.files()
+        needed = needed_files(name, files)
+        brought = hub.bring(revision, needed.descriptions)
+        if needed.descriptions:
+            listener.check_directory(hub.snapshot(revision))
+        weights = needed.weights
+        if weights is None:
+            weights = indexed_files(name, files, read_index(hub.snapshot(revision) / INDEX_FILE).values())
+        nbytes = sum(file.nbytes for file in (*needed.descriptions, *weights))
+        missing = hub.missing(revision, weights)
+        if missing:
+            listener.note(
+                f"{name}: {len(missing)} of {len(weights)} weight files, {told(sum(file.nbytes for file in missing))}"
             )
+        hub.check_room(missing)
+        return cls(hub, revision, name, weights, not needed.is_adapter, nbytes, brought)
 
-    def set_main(self, revision: str) -> None:
-        """Have the name mean this revision, now that all of it is there."""
-        refs = self._folder / "refs"
-        with self._library():
-            refs.mkdir(parents=True, exist_ok=True)
-            (refs / "main.new").write_text(revision, encoding="ascii")
-            (refs / "main.new").replace(refs / "main")
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the weights are in GGUF files."""
+        return self.weights[0].name.endswith(SUFFIX)
 
-    def _library(self) -> AbstractContextManager[None]:
-        return library_errors(self._name, self._endpoint, self._cache)
+    @property
+    def as_brought(self) -> HubName:
+        """The name that asks for what was brought, also where the cache has other files of the repository."""
+        return self.name._replace(tag=Path(self.weights[0].name).name if self.is_gguf else None)
 
-    def _fetch_large(self, revision: str, file: RepoFile, look: Callable[[BinaryIO], None] | None) -> None:
-        from huggingface_hub import hf_hub_url
+    def look(self, listener: Listener, first: LargeFile) -> None:
+        """Have the beginning of a GGUF model looked at, as soon as it is there."""
+        if self.is_gguf:
+            first.receive(large_file.HEAD_BYTES)
+        _check_begins(first)
+        if self.is_gguf:
+            with first.begun() as begun:
+                listener.check_gguf(first.file.name, first.file.nbytes, begun, is_whole=len(self.weights) == 1)
 
-        with self._library():
-            url = hf_hub_url(self._name.repo, file.name, revision=revision, endpoint=self._endpoint)
-            fetch(url, file, self._folder, revision, look)
 
-    def _fetch(self, revision: str, file: RepoFile) -> None:
-        """Have the library bring a file, and compare it with what the hub says of it; one that differs is removed."""
-        from huggingface_hub import hf_hub_download
+def _receive_header(file: LargeFile) -> None:
+    """Receive the header of a file that is brought behind others: the model can't be opened without."""
+    file.receive(_HEADER_BYTES)
+    if not file.file.name.endswith(SUFFIX):
+        with file.begun() as begun:
+            length = int.from_bytes(begun.read(HEADER_LENGTH_BYTES), "little")
+        file.receive(HEADER_LENGTH_BYTES + min(length, MAX_HEADER_BYTES))
+    _check_begins(file)
 
-        with self._library():
-            path = Path(
-                hf_hub_download(
-                    self._name.repo, file.name, revision=revision, cache_dir=self._cache, endpoint=self._endpoint
-                )
-            )
-            nbytes, digest = path.stat().st_size, None if file.sha256 is None else sha256_of(path)
-            if (nbytes, digest) == (file.nbytes, file.sha256):
-                return
-            path.resolve().unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-            expected, got = f"{file.nbytes} bytes, sha256 {file.sha256}", f"{nbytes} bytes, sha256 {digest}"
-            raise DownloadError(f"{file.name}: expected {expected}, got {got}; it was removed, pull it again")
+
+def _check_begins(file: LargeFile) -> None:
+    """Refuse what is there if it can't be weights, as a power cut or a network in between leaves it.
+
+    No model opens with that, so its digest would never be known: each start would go on from the same bytes.
+    """
+    with file.begun() as begun:
+        start = begun.read(HEADER_LENGTH_BYTES + 1)
+    is_gguf = file.file.name.endswith(SUFFIX)
+    found, expected = (start[: len(MAGIC)], MAGIC) if is_gguf else (start[HEADER_LENGTH_BYTES:], b"{")
+    if len(start) > HEADER_LENGTH_BYTES and found != expected:
+        raise file.refused(f"expected {expected!r} where its header begins, got {found!r}")

@@ -1,7 +1,8 @@
 """A large file from the hub, which goes on where it was cut off, whatever ended the download before.
 
 The library goes on within one call, and keeps nothing of a call that failed; so the file is written here, by its
-function that reads a response, to a place in its cache that the next call finds again.
+function that reads a response, to a place in its cache that the next call finds again. What has come can be read at
+once, and its digest is computed beside that.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import fcntl
 import hashlib
 import os
 import re
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, cast
 from urllib.parse import urlparse
 
+from unicorn_async.checkpoint.partial_file import PartialFile
 from unicorn_async.errors import DownloadError
+from unicorn_async.hub.received import NoBar, Received
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import TracebackType
     from typing import BinaryIO
 
     from unicorn_async.hub.needed import RepoFile
@@ -32,7 +36,7 @@ _TIMEOUT_S = 10.0
 
 
 def can_go_on(file: RepoFile) -> bool:
-    """Whether a file is one for `fetch`."""
+    """Whether a file is one for `LargeFile`."""
     return file.sha256 is not None and _SHA256.fullmatch(file.sha256) is not None and SMALLEST <= file.nbytes <= LARGEST
 
 
@@ -44,39 +48,151 @@ def bytes_there(folder: Path, file: RepoFile) -> int:
         return 0
 
 
-def fetch(
-    url: str, file: RepoFile, folder: Path, revision: str, look: Callable[[BinaryIO], None] | None = None
-) -> None:
-    """Bring a file that `can_go_on` to its place in the folder of its repository.
+def link_blob(folder: Path, revision: str, file: RepoFile) -> bool:
+    """Put a file that another revision has brought in its place; whether it is there now."""
+    blob, link = folder / "blobs" / str(file.sha256), folder / "snapshots" / revision / file.name
+    if not blob.exists():
+        return False
+    _link(blob, link)
+    return True
 
-    `look` is given the file when its first `HEAD_BYTES` are there; what it raises ends the download.
+
+class LargeFile:
+    """A file that `can_go_on`, on its way to its place in the `folder` of its repository; close it.
+
+    `content` is what is there of it. One thread brings it; `stop` is for any.
 
     Raises:
-        DownloadError: another process brings it, or what came is not what the hub lists. Others: those of the library.
+        DownloadError: another process brings it.
     """
-    blob, partial = folder / "blobs" / str(file.sha256), _partial(folder, file)
-    if not blob.exists():
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("ab") as opened:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as exc:
+
+    def __init__(
+        self, url: str, file: RepoFile, folder: Path, revision: str, *, turn: int = 0, shows_bar: bool = True
+    ) -> None:
+        self.file = file
+        self._url = url
+        self._shows_bar = shows_bar
+        self._blob = folder / "blobs" / str(file.sha256)
+        self._link = folder / "snapshots" / revision / file.name
+        self._path = _partial(folder, file)
+        self._is_stopped = threading.Event()
+        self._is_wrong = False
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._opened = self._path.open("ab", buffering=0)
+        try:
+            fcntl.flock(self._opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(self._opened.fileno()).st_size > file.nbytes:
+                self._opened.truncate(0)
+            self.content = PartialFile(self._path, file.nbytes, str(file.sha256), turn=turn)
+        except BaseException as exc:
+            self._opened.close()
+            if isinstance(exc, BlockingIOError):
                 raise DownloadError(f"{file.name} is being brought by another process") from exc
-            if look is not None:
-                _receive(url, opened, file, min(HEAD_BYTES, file.nbytes))
-                with partial.open("rb") as begun:
-                    look(begun)
-            _receive(url, opened, file, file.nbytes)
-            if (digest := sha256_of(partial)) != file.sha256:
-                partial.unlink()
-                raise DownloadError(
-                    f"{file.name}: expected sha256 {file.sha256}, got {digest}; it was removed, pull it again"
-                )
-            partial.replace(blob)
-    link = folder / "snapshots" / revision / file.name
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(blob, link.parent))
+            raise
+        self._digest = _Digest(self.content)
+        self._digest.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def receive(self, end: int) -> None:
+        """Append the file's bytes up to an end, as long as any come: a store's address is good for a while alone.
+
+        Raises:
+            DownloadError: the hub has a file of another size, or this was stopped. Others: those of the library.
+        """
+        while (start := self.content.num_there) < min(end, self.file.nbytes):
+            try:
+                self._append(start, min(end, self.file.nbytes))
+            except Exception:  # whatever the library raises: it is told once nothing comes any more
+                if self.content.num_there <= start or self._is_stopped.is_set():
+                    raise
+
+    def begun(self) -> BinaryIO:
+        """Open what is there by now, as a file that ends there; raises OSError."""
+        return self._path.open("rb")
+
+    def settle(self) -> None:
+        """Receive the rest, compare all of it with what the hub lists, and put it in its place; raises as `receive`.
+
+        Raises:
+            DownloadError: it is something else, and is removed when this is closed.
+        """
+        self.receive(self.file.nbytes)
+        if (digest := self._digest.result()) != self.file.sha256:
+            raise self.refused(f"expected sha256 {self.file.sha256}, got {digest}")
+        _link(self._blob, self._link)  # who waits for the file finds it by its name
+        self.content.settle(self._blob)
+
+    def refused(self, reason: str) -> DownloadError:
+        """Return the error that it is something else than the hub lists; it is removed when this is closed."""
+        self._is_wrong = True
+        return DownloadError(f"{self.file.name}: {reason}; it was removed, pull it again")
+
+    def stop(self) -> None:
+        """Have what is received now end with the next bytes that come."""
+        self._is_stopped.set()
+
+    def close(self) -> None:
+        """Let the file be brought by others; what has come stays unless it is wrong, and who waits for more is told."""
+        self.content.fail(DownloadError(f"{self.file.name}: the download was ended; what has come is kept"))
+        if self._is_wrong:
+            self._path.unlink(missing_ok=True)
+        self._opened.close()
+
+    def _append(self, start: int, end: int) -> None:
+        from huggingface_hub import get_hf_file_metadata
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils._headers import build_hf_headers
+
+        file = self.file
+        found = get_hf_file_metadata(self._url, timeout=_TIMEOUT_S)
+        if found.size not in (None, file.nbytes):
+            raise DownloadError(f"{file.name}: expected {file.nbytes} bytes, the hub has {found.size}")
+        headers = build_hf_headers()
+        if urlparse(found.location).netloc != urlparse(self._url).netloc:
+            headers.pop("authorization", None)  # a signed address of a store elsewhere, which the token is not for
+        if end < file.nbytes:
+            headers["Range"] = f"bytes=0-{end - 1}"  # of which the library leaves out what is there
+        http_get(
+            found.location,
+            cast("BinaryIO", Received(self._opened, self.content, self._is_stopped, end)),
+            resume_size=start,
+            headers=headers,
+            expected_size=end,
+            displayed_filename=Path(file.name).name,
+            tqdm_class=None if self._shows_bar else NoBar,
+        )
+
+
+class _Digest(threading.Thread):
+    """Computes the digest of a file as it comes."""
+
+    def __init__(self, content: PartialFile) -> None:
+        super().__init__(name="unicorn-digest", daemon=True)
+        self._content = content
+        self._digest = hashlib.sha256()
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            with self._content.open() as opened:
+                while part := opened.read(_HASH_BYTES):
+                    self._digest.update(part)
+        except Exception as exc:  # of any kind: the digest of a part is not that of the file, which would be removed
+            self._error = exc
+
+    def result(self) -> str:
+        """Return the digest once all of the file has come; raises what ended the download, or its reading."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._digest.hexdigest()
 
 
 def sha256_of(path: Path) -> str:
@@ -92,37 +208,7 @@ def _partial(folder: Path, file: RepoFile) -> Path:
     return folder / "blobs" / f"{file.sha256}{_SUFFIX}"
 
 
-def _receive(url: str, opened: BinaryIO, file: RepoFile, end: int) -> None:
-    """Append a file's bytes up to an end, as long as any come: a store's address is good for a while alone."""
-    if opened.seek(0, os.SEEK_END) > file.nbytes:
-        opened.truncate(0)
-    while (start := opened.seek(0, os.SEEK_END)) < end:
-        try:
-            _append(url, opened, file, start, end)
-        except Exception:  # whatever the library raises: it is told once nothing comes any more
-            if opened.seek(0, os.SEEK_END) <= start:
-                raise
-    opened.flush()
-
-
-def _append(url: str, opened: BinaryIO, file: RepoFile, start: int, end: int) -> None:
-    from huggingface_hub import get_hf_file_metadata
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils._headers import build_hf_headers
-
-    found = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
-    if found.size not in (None, file.nbytes):
-        raise DownloadError(f"{file.name}: expected {file.nbytes} bytes, the hub has {found.size}")
-    headers = build_hf_headers()
-    if urlparse(found.location).netloc != urlparse(url).netloc:
-        headers.pop("authorization", None)  # a signed address of a store elsewhere, which the token is not for
-    if end < file.nbytes:
-        headers["Range"] = f"bytes=0-{end - 1}"  # of which the library leaves out what is there
-    http_get(
-        found.location,
-        opened,
-        resume_size=start,
-        headers=headers,
-        expected_size=end,
-        displayed_filename=Path(file.name).name,
-    )
+def _link(blob: Path, link: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(blob, link.parent))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unicorn_async.checkpoint.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE
 from unicorn_async.checkpoint.gguf.files import is_model_name, tag_of, tagged
 from unicorn_async.checkpoint.gguf.split import model_stem, part_names
+from unicorn_async.checkpoint.pickles import refuse_pickles
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
     from unicorn_async.checkpoint.hub import HubName
 
-_TOKENIZER = "tokenizer.json"
+_TOKENIZER, _WORLD_VOCABULARY = "tokenizer.json", "rwkv_vocab_v20230424.txt"
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-# What is read beside the weights; all but the first two may be missing.
+# What is read beside the weights; all but the first may be missing, and one of the next two.
 _DESCRIPTIONS = (
     CONFIG_FILE,
     _TOKENIZER,
+    _WORLD_VOCABULARY,
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
@@ -47,6 +49,7 @@ class NeededFiles(NamedTuple):
 
     descriptions: tuple[RepoFile, ...]
     weights: tuple[RepoFile, ...] | None
+    is_adapter: bool = False
 
 
 def needed_files(name: HubName, files: Iterable[RepoFile]) -> NeededFiles:
@@ -62,14 +65,12 @@ def needed_files(name: HubName, files: Iterable[RepoFile]) -> NeededFiles:
     if name.tag is not None:
         return NeededFiles((), _gguf_model(name, found))
     if CONFIG_FILE not in found and all(part in found for part in _ADAPTER):
-        return NeededFiles(tuple(found[part] for part in _ADAPTER[:1]), (found[_ADAPTER[1]],))
+        return NeededFiles((found[_ADAPTER[0]],), (found[_ADAPTER[1]],), is_adapter=True)
     if SINGLE_FILE in found or INDEX_FILE in found:
         return _safetensors_model(name, found)
     if any(map(is_model_name, map(_base, found))):
         return NeededFiles((), _gguf_model(name, found))
-    pickles = sorted(file for file in found if file.endswith((".bin", ".pt", ".pth")))
-    if pickles:
-        raise UnsupportedModelError(f"{name}: weights in {pickles[0]}; only safetensors and GGUF files are supported")
+    refuse_pickles(name, found)
     raise ConfigError(f"{name}: neither {SINGLE_FILE}, {INDEX_FILE} nor a GGUF file is in the repository")
 
 
@@ -94,7 +95,7 @@ def told(nbytes: float) -> str:
 def _safetensors_model(name: HubName, found: Mapping[str, RepoFile]) -> NeededFiles:
     if CONFIG_FILE not in found:
         raise ConfigError(f"{name}: {CONFIG_FILE} is not in the repository, which has safetensors files")
-    if _TOKENIZER not in found:
+    if _TOKENIZER not in found and _WORLD_VOCABULARY not in found:
         raise UnsupportedModelError(
             f"{name}: {_TOKENIZER} is not in the repository; other tokenizers are not supported"
         )

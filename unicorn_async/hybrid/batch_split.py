@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import ScheduledSequence
 
 _LEAST_CUT = 16  # tokens on each side of a cut prompt: less is not worth a cut
+LEAST_SPLIT = 2 * _LEAST_CUT  # tokens of one prompt
 
 
 def split_batch(batch: Batch) -> tuple[Batch, ...]:

@@ -25,7 +25,7 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
     """Return the options with a block size that what attends can take.
 
     Raises:
-        UnsupportedModelError: it can't take the model's heads, or a layer has no attention, or a gated one.
+        UnsupportedModelError: it can't take the model's heads, or a layer has no attention, a gated one, or sinks.
     """
     other = next((number for number, layer in enumerate(model.layers) if not layer.attends), None)
     if options.attends_elsewhere and other is not None:
@@ -37,6 +37,22 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
         raise UnsupportedModelError(
             f"--attention {options.attention.kind.value}: what {model.architecture} attends to is gated, which only the"
             " model's own device does"
+        )
+    if options.attends_elsewhere and any(layer.attention.has_sinks for layer in model.layers):
+        raise UnsupportedModelError(
+            f"--attention {options.attention.kind.value}: the heads of {model.architecture} have attention sinks, which"
+            " only the model's own device takes"
+        )
+    if options.attends_elsewhere and model.shares_keys:
+        raise UnsupportedModelError(
+            f"--attention {options.attention.kind.value}: layers of {model.architecture} attend to keys and values of"
+            " others, which only the model's own device does"
+        )
+    heads = sorted({(state.num_kv_heads, state.head_dim) for state in model.paged_states})
+    if options.attends_elsewhere and len(heads) > 1:
+        raise UnsupportedModelError(
+            f"--attention {options.attention.kind.value}: layers of {model.architecture} have different heads for keys"
+            f" and values, by (number, size): {heads}; only the model's own device takes these together"
         )
     assert options.attention.kind is not AttentionKind.AUTO, "auto has become one of the others"
     if options.attention.kind is not AttentionKind.NPU:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.npu.geometry import NPU1
-from unicorn_async.npu.pace import MULTIPLY_ADDS_A_CYCLE
+from unicorn_async.npu.pace import CLOCK_HZ, LEAST_PUSH_CYCLES, MULTIPLY_ADDS_A_CYCLE, PUSH_CYCLES
+from unicorn_async.npu.precision import Products
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -28,6 +29,7 @@ MEMORIES = {
 DRIVER = "https://github.com/amd/xdna-driver"
 CHANNELS = "https://docs.amd.com/r/en-US/am020-versal-aie-ml/Array-Interface-DMA-Memory-Mapped-AXI4-Master-Interface"
 NPU_ENGINE = "https://huggingface.co/FastFlowLM/LFM3-1.7B-NPU2"
+TASKS = "cycles fitted to an npu1 by https://github.com/FIM43-Redeye/xdna-emu, of a clock that is a guess"
 COUNTED = "a guess out of counts, and the matrix unit's most: docs/npu.md"
 
 _AMD = 0x1002
@@ -41,7 +43,8 @@ _WIDE_UNITS = 17  # compute units of a GPU, from which on its chip has the wide 
 _NPU_CLOCKS_HZ = {"npu1": (0.8e9, 1.6e9), "npu2": (0.792e9, 1.8e9)}
 _CHANNEL_BYTES = 8  # of a column and cycle: two reading channels of four bytes
 _NPU_BYTES = (36e9, 46e9)  # as runs of others imply
-_MOST_MULTIPLY_ADDS = 128  # of a core's matrix unit in bf16, a cycle; the least is `pace`'s guess
+# Of a core's matrix unit, a cycle: a whole product in bfp16; the least is `pace`'s guess.
+_MOST_MULTIPLY_ADDS = {Products.BF16: 128, Products.BFP16: 512}
 _DISPATCH_S = (120.7e-6, 135.9e-6)
 
 
@@ -75,15 +78,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class NpuFigures:
-    """What an NPU reads a second, multiply-adds and computes a second with all its cores, and takes to begin a run."""
+    """What an NPU reads a second, multiply-adds a second with all its cores, and takes to begin a run, and a task."""
 
     bytes_per_s: Figure
     multiply_adds_per_s: Figure
     dispatch_s: Figure
+    task_s: Figure
 
     def all(self) -> tuple[Figure, ...]:
         """Return all of them."""
-        return (self.bytes_per_s, self.multiply_adds_per_s, self.dispatch_s)
+        return (self.bytes_per_s, self.multiply_adds_per_s, self.dispatch_s, self.task_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +102,29 @@ class GpuFigures:
         return (self.bytes_per_s, self.multiply_adds_per_s)
 
 
-def npu_figures(chip: Chip, measured: MeasuredRates | None) -> NpuFigures:
-    """Return an NPU's figures: `measured` ones of this machine, or those of others."""
+def npu_figures(chip: Chip, measured: MeasuredRates | None, products: Products = Products.BF16) -> NpuFigures:
+    """Return an NPU's figures: `measured` ones of this machine, or those of others for kernels with these products."""
+    task = _npu_figure(3, LEAST_PUSH_CYCLES / CLOCK_HZ, PUSH_CYCLES / CLOCK_HZ, TASKS)
     if measured is not None:
         source = f"measured here by `unicorn npu validate`, {measured.time}"
-        rates = (measured.bytes_per_s, measured.multiply_adds_per_s, measured.dispatch_s)
-        return NpuFigures(*(_npu_figure(number, rate, rate, source, True) for number, rate in enumerate(rates)))
+        read, computed, dispatch = (
+            _npu_figure(number, rate, rate, source, True)
+            for number, rate in enumerate((measured.bytes_per_s, measured.multiply_adds_per_s, measured.dispatch_s))
+        )
+        return NpuFigures(read, computed, dispatch, task)
     slowest, fastest = _NPU_CLOCKS_HZ[chip.name]
     channels = chip.columns * _CHANNEL_BYTES
-    read = (min(_NPU_BYTES[0], channels * slowest), min(_NPU_BYTES[1], channels * fastest))
-    computed = (
+    reads = (min(_NPU_BYTES[0], channels * slowest), min(_NPU_BYTES[1], channels * fastest))
+    computes = (
         chip.num_cores * MULTIPLY_ADDS_A_CYCLE * slowest,
-        chip.num_cores * _MOST_MULTIPLY_ADDS * fastest,
+        chip.num_cores * _MOST_MULTIPLY_ADDS[products] * fastest,
     )
     others = f"others on an npu1, {OPEN_XDNA}"
     return NpuFigures(
-        _npu_figure(0, *read, f"implied by {NPU_ENGINE}; channels: {CHANNELS}, clocks: {DRIVER}"),
-        _npu_figure(1, *computed, f"{COUNTED}; clocks: {DRIVER}"),
+        _npu_figure(0, *reads, f"implied by {NPU_ENGINE}; channels: {CHANNELS}, clocks: {DRIVER}"),
+        _npu_figure(1, *computes, f"{COUNTED}; clocks: {DRIVER}"),
         _npu_figure(2, *_DISPATCH_S, others),
+        task,
     )
 
 
@@ -124,6 +133,7 @@ def _npu_figure(number: int, low: float, high: float, source: str, is_measured: 
         ("the NPU reads", "GB/s", 1e-9),
         ("the NPU computes", "G multiply-adds/s", 1e-9),
         ("the NPU begins a run in", "µs", 1e6),
+        ("its controller begins a task in", "µs", 1e6),
     )[number]
     return Figure(name, low, high, source, unit, scale, is_measured)
 

@@ -72,6 +72,10 @@ class FarAttention(Protocol):
     def recoveries(self) -> int:
         """How often the far device failed and began anew; the steps under way took long because of that."""
 
+    @property
+    def run_s(self) -> float | None:
+        """How long a run of the far device may take by a guess; None where runs are not cut by their time."""
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """Name the pipelines that the near device needs to fill the exchanges."""
 

@@ -67,6 +67,11 @@ class NpuFarAttention:
         """How often the NPU's context was made anew."""
         return self._npu.counts.recoveries
 
+    @property
+    def run_s(self) -> float | None:
+        """Less than at the start behind runs that the driver ended, until enough have ended well."""
+        return self._npu.pace.run_s
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """Name the pipelines that round to the NPU's type, and bring things to their places."""
         return self._memory.near_kernels()

@@ -40,11 +40,11 @@ async def open_npu(
             choice.heads,
             builds=choice.builds,
             soft_cap=model.attention.soft_cap,
-            options=npu_options(choice.heads, kv_plan.max_context, choice.tasks_per_run),
+            options=npu_options(choice.heads, kv_plan.max_context, choice.kernels.tasks_per_run),
             host=choice.host,
         )
     )
-    track, limits = BusyTrack(), FrameLimits.of(options, kv_plan, None, max_logit_rows(options))
+    track, limits = BusyTrack(), FrameLimits.of(options, kv_plan, (), max_logit_rows(options))
     memory = await open_memory(near, npu, options, kv_plan, limits, stack)
     attention = NpuFarAttention(npu, memory, options, kv_plan, track)
     stack.push_async_callback(attention.close)

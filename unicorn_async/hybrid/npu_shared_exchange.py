@@ -77,7 +77,7 @@ class LayerCache:
 
 def shared_bytes(heads: AttentionHeads, options: EngineConfig) -> int:
     """Return the memory of the host that a half's packets and results take at most."""
-    num_items = max_items(heads, options.max_num_batched_tokens, options.max_num_seqs)
+    num_items = max_items(heads, options.max_num_batched_tokens, options.max_seqs)
     return num_items * (PACKET_BYTES + heads.layout.result_bytes)
 
 
@@ -119,7 +119,7 @@ class SharedExchange:
         self._heads = heads
         self._layers = tuple(layers)
         num_groups = 1 + max(layer.group for layer in layers)
-        num_items = max_items(heads, max_tokens, options.max_num_seqs)
+        num_items = max_items(heads, max_tokens, options.max_seqs)
         with contextlib.ExitStack() as made:
             rotated = RotatedMemory(near, heads, max_tokens, name=name)
             made.callback(rotated.buffer.close)

@@ -55,7 +55,7 @@ async def open_far_attention(
         device = open_device(far)
         stack.push_async_callback(run_to_end, device.close)
         gpu = GpuAttention(far, device.kernels, attention_shape(model, options), soft_cap=model.attention.soft_cap)
-        limits = FrameLimits.of(options, kv_plan, gpu.plan, max_logit_rows(options))
+        limits = FrameLimits.of(options, kv_plan, [gpu.plan], max_logit_rows(options))
         attention = VulkanFarAttention(near, device, model, options, kv_plan, gpu, limits, track)
         stack.push_async_callback(run_to_end, attention.close)
         return attention, limits

@@ -57,7 +57,8 @@ class AttentionStats:
     Of `step_s`, the time with a step under way, the model's device worked `near_s`, the one that attends `far_s`, and
     both at the same time `both_s`, as the host saw it. `step_times` is what the choice between the two ways goes by,
     see `SplitPolicy.preferences`. `recoveries` is how often the driver gave up on what attended, and the work was done
-    again.
+    again. `run_s` is how long a run of the NPU may take by a guess, which is less for a while after it took too long;
+    None on another device.
     """
 
     split_steps: int
@@ -68,6 +69,7 @@ class AttentionStats:
     both_s: float
     step_times: tuple[dict[str, object], ...]
     recoveries: int
+    run_s: float | None = None
 
     @property
     def overlap_share(self) -> float:
@@ -92,4 +94,5 @@ class AttentionStats:
             "bubble_share": round(self.bubble_share, 4),
             "step_times": list(self.step_times),
             "recoveries": self.recoveries,
+            "run_s": self.run_s,
         }

@@ -308,6 +308,7 @@ class HybridRunner:
             counters.both_s,
             tuple(self.policy.preferences()),
             self._attention.recoveries,
+            self._attention.run_s,
         )
 
     def collect(self, step: HybridStep) -> StepResult:

@@ -1,6 +1,7 @@
 """Times of steps that were measured on this machine with attention on the GPU and on the NPU, by classes of steps.
 
-They are kept in a file for a model, its weights, a GPU with its driver and an NPU, and go before every estimate.
+They are kept for a model, its weights, a GPU with its driver and an NPU, in a file for either place, and go before
+every estimate. The NPU's are of its kernels, too.
 """
 
 from __future__ import annotations
@@ -85,6 +86,12 @@ class StepTimes:
                 both.add(place, step, list(row.last_s), row.count)
         return both
 
+    def at(self, place: AttentionKind) -> StepTimes:
+        """Return those of steps whose attention was there."""
+        found = StepTimes()
+        found._rows = {key: times for key, times in self._rows.items() if key[0] is place}
+        return found
+
     def to_json(self) -> dict[str, object]:
         """Return what `parse` reads."""
         return {
@@ -128,7 +135,7 @@ class StepTimes:
 
 
 class StepTimesFile:
-    """Where the times of one model on one machine are kept; all methods block on the disk."""
+    """Where the times of one model on one machine, in one place, are kept; all methods block on the disk."""
 
     def __init__(self, folder: Path, *identity: object) -> None:
         """Name the file by what its times are of."""

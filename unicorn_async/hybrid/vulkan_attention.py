@@ -20,7 +20,7 @@ from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
 from unicorn_async.ops.kv_append import kv_append, kv_append_kernel
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.step.attention_arguments import AttentionArguments
-from unicorn_async.step.attention_writer import AttentionParts, AttentionWriter
+from unicorn_async.step.attention_writer import AttentionParts, AttentionWriter, GroupCut
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class VulkanFarAttention:
         self._attention = attention
         self._kv_plan = kv_plan
         self._track = track
-        windows = [group.window for group in kv_plan.groups]
-        self._writer = AttentionWriter(options.block_size, windows, attention.plan)
+        cuts = [GroupCut(group.window, attention.plan) for group in kv_plan.groups]
+        self._writer = AttentionWriter(options.block_size, cuts)
         self._commands: dict[tuple[int, int, int, AttentionParts], list[CommandBuffer]] = {}
         with contextlib.ExitStack() as made:
             layout = ExchangeLayout(attention.plan.shape, limits.tokens)
@@ -83,7 +83,7 @@ class VulkanFarAttention:
             made.callback(arena.close)
             sizes = [kv_plan.layer_bytes[kv_plan.group_of(layer)] for layer in range(model.num_layers)]
             self._caches = [KVCache(arena.allocate(size).address, arena.allocate(size).address) for size in sizes]
-            partials, counters = map(arena.allocate, decode_scratch_bytes(attention.plan, limits.sequences).values())
+            partials, counters = map(arena.allocate, decode_scratch_bytes([attention.plan], limits.sequences).values())
             zero_memory(far, counters)
             scratch = DecodeScratch(partials.address, counters.address)
             self._q = arena.allocate(limits.tokens * layout.row_bytes)
@@ -111,6 +111,11 @@ class VulkanFarAttention:
     def recoveries(self) -> int:
         """0: a Vulkan device that failed is lost."""
         return 0
+
+    @property
+    def run_s(self) -> float | None:
+        """None: nothing is cut by its time."""
+        return None
 
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """None: the exchange takes what the rotary kernel writes."""

@@ -42,7 +42,7 @@ def plan_vulkan(
     layout = ExchangeLayout(shape, options.max_num_batched_tokens)
     exchange = NUM_HALVES * layout.nbytes
     queries = options.max_num_batched_tokens * layout.row_bytes
-    own = block_nbytes([*decode_scratch_bytes(AttentionPlan.of(far, shape), options.max_num_seqs).values(), queries])
+    own = block_nbytes([*decode_scratch_bytes([AttentionPlan.of(far, shape)], options.max_seqs).values(), queries])
     is_twin = near.index == far.index
     one_memory = is_twin or (near.shares_host_memory and far.shares_host_memory)
     limits = HeapLimits(options.vram_bytes, options.gtt_bytes) if is_twin else HeapLimits()

@@ -1,7 +1,8 @@
 """Which way a model's attention goes where nobody says it: by measured times of steps, and by estimates for the rest.
 
-The NPU is taken where steps are faster with it whatever of the figures' ranges is right. Times of this machine's own
-steps say how often a class of steps was there; without any, no class that is assumed may be slower.
+The NPU is taken where steps are faster with it at all ends of the figures' ranges. As long as one time is estimated,
+that is no certainty, and the choice says so: what estimates leave out (`cost_model`) is in the NPU's favour. Times of
+this machine's own steps say how often a class of steps was there; without any, no class that is assumed may be slower.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class AttentionChoice:
 def assumed_classes(model: ModelSpec, options: EngineConfig) -> tuple[StepClass, ...]:
     """Return the steps that an engine is made for: one sequence, as many as there may be, and a long prompt's."""
     keys = min(_KEYS, options.max_context or model.max_position)
-    counts = [(1, 1), (options.max_num_seqs, options.max_num_seqs), (1, min(options.max_num_batched_tokens, keys))]
+    counts = [(1, 1), (options.max_seqs, options.max_seqs), (1, min(options.max_num_batched_tokens, keys))]
     return tuple(dict.fromkeys(StepClass(*counted, keys) for counted in counts))
 
 
@@ -130,9 +131,11 @@ def choose_way(
         of_what = "steps of each class take"
     low, high = f"{min(ratios):.3g}", f"{max(ratios):.3g}"
     times_as_long = f"with the NPU {of_what} {low if low == high else f'{low} to {high}'} times as long"
+    if not all(row.is_measured for row in rows):
+        times_as_long += " by estimate, which leaves out the host's copies and runs that are cut by their time"
     if max(ratios) < 1.0 - GAIN:
         return AttentionChoice(AttentionKind.NPU, times_as_long, classes, figures)
-    reason = f"{times_as_long}; it is taken where that is less than {1.0 - GAIN:g} for certain"
+    reason = f"{times_as_long}; it is taken where that is less than {1.0 - GAIN:g} at all ends of the figures' ranges"
     return AttentionChoice(AttentionKind.GPU, reason, classes, figures)
 
 

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.ops.convert import convert, convert_kernel
 from unicorn_async.ops.lora import LowRankChange, add_change, change_kernel
+from unicorn_async.ops.packed import PlanePart, codes_kernel, plane_kernel, relayout_codes, relayout_plane
 from unicorn_async.ops.quantize import quantize, quantize_kernel, relayout, relayout_kernel
-from unicorn_async.tensor import DType, QuantFormat, QuantTensor
-from unicorn_async.weights.chunk import Transform
+from unicorn_async.ops.transpose import transpose, transpose_kernel
+from unicorn_async.packing import Codes
+from unicorn_async.tensor import QUANT_BLOCK, BlockPlane, DType, QuantFormat, QuantTensor
+from unicorn_async.weights.chunk import Chunk, PlaneChunk, Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.kernel import KernelLibrary, KernelRequest
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.uploader import ConvertRecorder
     from unicorn_async.lora.plan import LoraPlan, PlannedChange
     from unicorn_async.tensor import ElementType
-    from unicorn_async.weights.chunk import Chunk
+    from unicorn_async.weights.chunk import PlannedChunk
     from unicorn_async.weights.plan import LoadPlan, TensorPart
 
 
@@ -48,13 +51,19 @@ class WeightConverter:
         self._shapes = {dest.name: dest.shape for dest in plan.destinations}
         self._starts = {part.name: part.first_element for parts in plan.parts.values() for part in parts}
 
-    def record(self, recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:
+    def record(self, recorder: CommandRecorder, source: int, place: int, chunk: PlannedChunk) -> None:
         """Record a chunk's transform from `source` to its part of the destination at `place`; a `ConvertRecorder`.
 
         Adapters' factors are ready where the chunk is to be blended.
         """
+        if isinstance(chunk, PlaneChunk):
+            self._relayout_plane(recorder, source, place, chunk)
+            return
         kind, source_kind = chunk.dest_dtype, chunk.source_dtype
-        if isinstance(source_kind, QuantFormat):
+        if isinstance(source_kind, Codes):
+            self._relayout_codes(recorder, source, source_kind, place, chunk)
+            return
+        if not isinstance(source_kind, DType):
             assert isinstance(kind, QuantFormat), "blocks stay blocks"
             whole = QuantTensor(place, self._shapes[chunk.dest], kind)
             relayout(
@@ -64,7 +73,11 @@ class WeightConverter:
                 dst=whole,
                 first_element=chunk.first_element,
                 num_elements=chunk.num_elements,
+                plane=source_kind if isinstance(source_kind, BlockPlane) else None,
             )
+            return
+        if chunk.transform is Transform.TRANSPOSE:
+            self._transpose(recorder, source, source_kind, place, chunk)
             return
         if chunk.transform is Transform.BLEND:
             source, source_kind = self._blend(recorder, source, source_kind, chunk), DType.F32
@@ -75,6 +88,52 @@ class WeightConverter:
             start = source + (part.first_element - chunk.first_element) * source_kind.itemsize
             self._narrow(recorder, start, source_kind, place, chunk, part)
         recorder.host_barrier()  # the CPU reads the counters
+
+    def _relayout_codes(self, recorder: CommandRecorder, source: int, codes: Codes, place: int, chunk: Chunk) -> None:
+        assert isinstance(chunk.dest_dtype, QuantFormat), "codes stay codes"
+        for part in self._plan.parts_of(chunk):
+            before = (part.first_element - chunk.first_element) // QUANT_BLOCK
+            relayout_codes(
+                recorder,
+                self._kernels,
+                src=source + before * codes.source_bytes,
+                codes=codes,
+                dst=QuantTensor(place, self._shapes[chunk.dest], chunk.dest_dtype),
+                first_element=part.first_element,
+                num_elements=part.num_elements,
+                out_of_range=self._out_of_range.address(part.name),
+            )
+        recorder.host_barrier()  # the CPU reads the counters
+
+    def _relayout_plane(self, recorder: CommandRecorder, source: int, place: int, chunk: PlaneChunk) -> None:
+        levels = source + chunk.pieces[1][0] if chunk.plane.beside else 0
+        for run in chunk.runs:
+            relayout_plane(
+                recorder,
+                self._kernels,
+                plane=chunk.plane,
+                codes=chunk.codes,
+                part=PlanePart(
+                    source, chunk.first_line, chunk.num_lines, run.file_row, run.row, run.count, chunk.columns, levels
+                ),
+                dst=QuantTensor(place, self._shapes[chunk.dest], chunk.dest_dtype),
+                unexpected=self._out_of_range.plane_address(chunk.plane.name),
+            )
+        recorder.host_barrier()
+
+    def _transpose(self, recorder: CommandRecorder, source: int, kind: DType, place: int, chunk: Chunk) -> None:
+        (part,) = self._plan.parts[chunk.dest]
+        rows, columns = self._shapes[chunk.dest]
+        transpose(
+            recorder,
+            self._kernels,
+            src=source,
+            dst=place,
+            dtype=kind,
+            shape=(part.stacked, columns, rows // part.stacked),
+            first_element=chunk.first_element,
+            num_elements=chunk.num_elements,
+        )
 
     def _narrow(
         self, recorder: CommandRecorder, source: int, source_kind: DType, place: int, chunk: Chunk, part: TensorPart
@@ -148,8 +207,8 @@ def prepare_conversion(kernels: KernelLibrary, plan: LoadPlan, lora: LoraPlan) -
 def factor_converter(kernels: KernelLibrary) -> ConvertRecorder:
     """Return what records the conversion of adapters' factors to F32."""
 
-    def record(recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:
-        assert isinstance(chunk.source_dtype, DType), "factors are dense"
+    def record(recorder: CommandRecorder, source: int, place: int, chunk: PlannedChunk) -> None:
+        assert isinstance(chunk, Chunk) and isinstance(chunk.source_dtype, DType), "factors are dense"
         convert(
             recorder,
             kernels,
@@ -166,19 +225,32 @@ def factor_converter(kernels: KernelLibrary) -> ConvertRecorder:
 def conversion_kernels(plan: LoadPlan, lora: LoraPlan) -> Iterator[KernelRequest]:
     """Name the pipelines that a plan's transforms need, and the load of adapters' factors."""
     chunks = (*plan.chunks, *lora.factors.chunks)
+    yield from _plane_kernels(chunk for chunk in chunks if isinstance(chunk, PlaneChunk))
     kinds = dict.fromkeys(
-        (chunk.source_dtype, chunk.dest_dtype, chunk.transform is Transform.BLEND)
+        (chunk.source_dtype, chunk.dest_dtype, chunk.transform)
         for chunk in chunks
-        if chunk.transform is not Transform.COPY
+        if chunk.transform is not Transform.COPY and isinstance(chunk, Chunk)
     )
-    for source, dest, is_blended in kinds:
-        if isinstance(source, QuantFormat):
+    for source, dest, transform in kinds:
+        if isinstance(source, Codes):
+            yield codes_kernel(source)
+            continue
+        if not isinstance(source, DType):
             yield relayout_kernel(source)
             continue
+        if transform is Transform.TRANSPOSE:
+            yield transpose_kernel(source)
+            continue
+        is_blended = transform is Transform.BLEND
         if is_blended:
             yield convert_kernel(source, DType.F32)
             yield change_kernel()
         yield _narrowing_kernel(DType.F32 if is_blended else source, dest)
+
+
+def _plane_kernels(chunks: Iterable[PlaneChunk]) -> Iterator[KernelRequest]:
+    requests = (plane_kernel(chunk.plane, chunk.codes, chunk.dest_dtype) for chunk in chunks)
+    yield from {(request.name, *request.constants.items()): request for request in requests}.values()
 
 
 def _narrowing_kernel(source: DType, dest: ElementType) -> KernelRequest:

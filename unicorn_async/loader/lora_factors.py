@@ -11,7 +11,7 @@ from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.tensor import aligned
-from unicorn_async.weights.chunk import Transform
+from unicorn_async.weights.chunk import Chunk, Transform
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
@@ -115,7 +115,8 @@ class LoraFactors:
 
 def scratch_bytes(plan: LoadPlan) -> int:
     """Return the bytes of the largest blended chunk's values in F32."""
-    return max((4 * chunk.num_elements for chunk in plan.chunks if chunk.transform is Transform.BLEND), default=4)
+    blended = (chunk for chunk in plan.chunks if isinstance(chunk, Chunk) and chunk.transform is Transform.BLEND)
+    return max((4 * chunk.num_elements for chunk in blended), default=4)
 
 
 def lora_bytes(lora: LoraPlan, scratch: int) -> int:

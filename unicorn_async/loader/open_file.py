@@ -15,6 +15,8 @@ from unicorn_async.tensor import aligned
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from unicorn_async.checkpoint.partial_file import PartialFile
+
 PAGE_BYTES = 4096  # offsets, sizes and addresses of direct reads are multiples of it, whatever the disk's block
 PIECE_BYTES = 4 << 20  # of one system call: a cancelled read ends after so many bytes
 WARM_PIECE_BYTES = 32 << 20  # takes as long from memory; between calls, a thread waits for the interpreter's lock
@@ -45,9 +47,12 @@ class CachedFile:
     guesses from the last read, and several threads read here and there. `will_need` is told instead.
     """
 
-    def __init__(self, path: Path, *, drops: bool = False, fetches: bool = False) -> None:
-        self._path, self._drops = path, drops
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(
+        self, path: Path, *, drops: bool = False, fetches: bool = False, partial: PartialFile | None = None
+    ) -> None:
+        """Of a `partial` file nothing is read that is not there; what it is now counts once it is settled."""
+        self._path, self._drops, self._partial = path, drops, partial
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if partial is None else partial.open_now()
         self._pages = FilePages(self._descriptor) if fetches else None
         if self._pages is not None and not self._pages.fetch(0, 1):
             self._pages.close()
@@ -79,6 +84,8 @@ class CachedFile:
 
     def stamp(self) -> FileStamp:
         """See `OpenFile.stamp`."""
+        if self._partial is not None and not self._partial.is_settled:
+            return self._partial.stamp
         return FileStamp.of(self._path, self._descriptor)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from unicorn_async.loader.reader import FileReader, Read
 from unicorn_async.loader.staging import StagingRing, can_import
 from unicorn_async.loader.staging_plan import RingSize
 from unicorn_async.loader.transfer import make_transfers
-from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Transform
+from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, PlaneChunk, Transform
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,13 +83,17 @@ class LoadPipeline:
         self._stages_all = stages or direct_bytes < _LEAST_DIRECT_SHARE * source.bytes_to_read
         staged_bytes = max((chunk.nbytes for chunk in source.chunks), default=0)
         self._transfers = make_transfers(source.chunks, self._is_staged, buffer_bytes=staged_bytes)
+        if source.partial:
+            self._transfers = tuple(sorted(self._transfers, key=lambda one: max(map(source.arrival, one.chunks))))
         with contextlib.ExitStack() as stack:
             if self._factors is not None:
                 stack.callback(self._factors.close)
             stack.callback(self._close_rings)
             stack.callback(self._uploader.close)  # before the buffers: a cancelled worker does not know what reads its
             self._add_ring([transfer.nbytes for transfer in self._transfers if transfer.staged])
-            self._reader = FileReader(source.files, source.strategy, stamps=source.stamps, trace=self._trace)
+            self._reader = FileReader(
+                source.files, source.strategy, stamps=source.stamps, trace=self._trace, partial=source.partial
+            )
             stack.callback(self._reader.close)  # first of all: no thread writes to memory that is freed after it
             self._stack = stack.pop_all()
         return self
@@ -102,7 +106,8 @@ class LoadPipeline:
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin; the tasks of the group end with the last transfer.
 
-        They raise CheckpointError where a file can't be read, ends too early or was changed, and DeviceError.
+        They raise CheckpointError where a file can't be read, ends too early or was changed, DownloadError where it
+        does not come, and DeviceError.
         """
         if any(transfer.staged and transfer.chunks[0].transform is not Transform.COPY for transfer in self._transfers):
             group.create_task(self._uploader.be_prepared())
@@ -141,6 +146,7 @@ class LoadPipeline:
         """Load one transfer after the other; all workers take from the same iterator, so transfers start in order."""
         for planned in transfers:
             transfer = planned if planned.staged else await self._placed(planned)
+            await self._source.arrived(transfer.chunks)
             self.layer_started.setdefault(transfer.layer, time.perf_counter_ns())
             for wanted in (
                 self._read_ahead.advance(transfer.read_bytes) if self._source.strategy.read_ahead_bytes else ()
@@ -201,15 +207,21 @@ async def _read_staged(reader: FileReader, transfer: Transfer, buffer: StagingBu
     if reader.is_direct and buffer.takes_direct_reads and len(transfer.chunks) == 1 and _may_lie_anywhere(first):
         return [(first, await reader.read_around(first.file, first.offset, first.nbytes, buffer.view()))]
     placed = list(zip(transfer.chunks, transfer.offsets, strict=True))
-    reads = [
-        Read(chunk.file, chunk.offset, buffer.view(offset, chunk.nbytes), chunk.row_permutation)
-        for chunk, offset in placed
-    ]
-    await reader.read_all(reads)
+    await reader.read_all([read for chunk, offset in placed for read in _reads(chunk, offset, buffer)])
     return placed
+
+
+def _reads(chunk: AnyChunk, offset: int, buffer: StagingBuffer) -> list[Read]:
+    if isinstance(chunk, PlaneChunk):
+        return [
+            Read(piece.file, piece.offset, buffer.view(offset + start, piece.nbytes)) for start, piece in chunk.pieces
+        ]
+    return [Read(chunk.file, chunk.offset, buffer.view(offset, chunk.nbytes), chunk.row_permutation)]
 
 
 def _may_lie_anywhere(chunk: AnyChunk) -> bool:
     """Whether the device takes a chunk as it lies in the pages around it."""
+    if isinstance(chunk, PlaneChunk) and chunk.plane.beside:
+        return False
     aligned = chunk.transform is Transform.COPY or chunk.offset % CONVERT_ALIGNMENT == 0
     return aligned and chunk.row_permutation is None

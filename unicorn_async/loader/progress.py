@@ -10,7 +10,8 @@ class LoadProgress:
     """Bytes are counted as the files have them; a layer is active once the device may use it.
 
     `from_cache` says that the files are those of the cache. Where they turn out to be damaged, the counts go on with
-    the checkpoint's.
+    the checkpoint's. Of files that are on their way, `bytes_downloaded` of `bytes_to_download` have come, whole files
+    with what a load does not read; both are 0 where nothing is downloaded.
     """
 
     bytes_total: int
@@ -20,6 +21,8 @@ class LoadProgress:
     seconds: float
     done: bool
     from_cache: bool = False
+    bytes_to_download: int = 0
+    bytes_downloaded: int = 0
 
     @property
     def share(self) -> float:

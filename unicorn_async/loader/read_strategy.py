@@ -67,8 +67,7 @@ def choose_read_strategy(facts: ReadFacts, *, num_threads: int | None = None) ->
     disk_threads = num_threads or _DISK_THREADS
     if facts.resident_share >= WARM_SHARE:
         reason = f"{facts.resident_share:.0%} of the files are in memory already"
-        copiers = num_threads or max(_MIN_COPIERS, min(_MAX_COPIERS, facts.num_cores))
-        return ReadStrategy(ReadMode.WARM, copiers, 0, reason)
+        return ReadStrategy(ReadMode.WARM, num_threads or _num_copiers(facts.num_cores), 0, reason)
     wanted = facts.file_bytes + facts.host_bytes
     what = f"{_amount(facts.file_bytes)} to read"
     if facts.host_bytes:
@@ -82,6 +81,15 @@ def choose_read_strategy(facts: ReadFacts, *, num_threads: int | None = None) ->
         return ReadStrategy(ReadMode.DIRECT, disk_threads, 0, reason)
     reason += "; the file system has no O_DIRECT"
     return ReadStrategy(ReadMode.DROPPED, disk_threads, READ_AHEAD_BYTES, reason)
+
+
+def download_strategy(num_cores: int, *, num_threads: int | None = None) -> ReadStrategy:
+    """Choose for files that are on their way: what has just come is in the page cache."""
+    return ReadStrategy(ReadMode.WARM, num_threads or _num_copiers(num_cores), 0, "the files are read as they come")
+
+
+def _num_copiers(num_cores: int) -> int:
+    return max(_MIN_COPIERS, min(_MAX_COPIERS, num_cores))
 
 
 def _free(nbytes: int) -> str:

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES
 from unicorn_async.errors import CheckpointError
 from unicorn_async.loader.open_file import PAGE_BYTES, PIECE_BYTES, WARM_PIECE_BYTES, CachedFile, DirectFile
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.file_stamp import FileStamp
+    from unicorn_async.checkpoint.partial_file import PartialFiles
     from unicorn_async.loader.open_file import OpenFile
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.weights.row_order import RowOrder
@@ -36,7 +38,8 @@ class Read(NamedTuple):
 class FileReader:
     """Reads by `preadv`, which releases the interpreter's lock; the files stay open until `close`.
 
-    `stamps` are what the files were when their headers were read; without them nobody knows whether they changed.
+    `stamps` are what the files were when their headers were read; without them nobody knows whether they changed. Of
+    `partial` ones only what is there by then may be read.
 
     Raises:
         CheckpointError: a file can't be opened, or is not what its stamp says.
@@ -49,9 +52,11 @@ class FileReader:
         *,
         stamps: Sequence[FileStamp] = (),
         trace: LoadTrace | None = None,
+        partial: PartialFiles = NO_PARTIAL_FILES,
     ) -> None:
         self._paths = files
         self._stamps = stamps
+        self._partial = partial
         self._trace = trace
         self._files: list[OpenFile] = []
         self._direct: list[DirectFile] = []
@@ -125,7 +130,8 @@ class FileReader:
             self._direct.append(direct)
             self._files.append(direct)
         else:
-            self._files.append(CachedFile(path, drops=mode is ReadMode.DROPPED, fetches=mode is ReadMode.CACHED))
+            drops, fetches = mode is ReadMode.DROPPED, mode is ReadMode.CACHED
+            self._files.append(CachedFile(path, drops=drops, fetches=fetches, partial=self._partial.get(path)))
 
     def _check_unchanged(self) -> None:
         for path, file, stamp in zip(self._paths, self._files, self._stamps, strict=False):

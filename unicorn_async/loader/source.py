@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.errors import CheckpointError
+from unicorn_async.weights.chunk import PlaneChunk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from unicorn_async.checkpoint.file_stamp import FileStamp
+    from unicorn_async.checkpoint.partial_file import PartialFiles
     from unicorn_async.loader.checksums import ChecksumKernel
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.weights.chunk import AnyChunk
@@ -22,7 +24,8 @@ class LoadSource:
     """Files, what is read of them in the order of the layers, and how.
 
     `stamps` are what the files were when their headers were read. `checksums` are those that the destinations must have
-    once they are read, by name; they are empty where the files are taken as they are.
+    once they are read, by name; they are empty where the files are taken as they are. `partial` are those of the files
+    that are on their way: their chunks are read in the order in which they come.
     """
 
     files: tuple[Path, ...]
@@ -30,11 +33,36 @@ class LoadSource:
     strategy: ReadStrategy
     stamps: tuple[FileStamp, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
+    partial: PartialFiles = field(default_factory=dict)
 
     @property
     def bytes_to_read(self) -> int:
         """Bytes of all chunks, as the files have them."""
         return sum(chunk.nbytes for chunk in self.chunks)
+
+    def arrival(self, chunk: AnyChunk) -> tuple[int, int]:
+        """Return what orders chunks as they come: the turn of their file, and where in it they end."""
+        found = self.partial.get(self.files[chunk.file])
+        if found is None:
+            return -1, 0
+        pieces = [piece for _, piece in chunk.pieces] if isinstance(chunk, PlaneChunk) else [chunk]
+        return found.turn, max(piece.offset + piece.nbytes for piece in pieces)
+
+    async def arrived(self, chunks: Iterable[AnyChunk]) -> None:
+        """Return when the bytes of chunks can be read.
+
+        Raises:
+            DownloadError: they don't come any more.
+        """
+        for chunk in chunks:
+            found = self.partial.get(self.files[chunk.file])
+            if found is not None:
+                await found.reached(self.arrival(chunk)[1])
+
+    async def settled(self) -> None:
+        """Return when all files are there, and are what they should be; raises as `arrived`."""
+        for found in self.partial.values():
+            await found.settled()
 
     def of_layers(self, layers: Collection[int]) -> LoadSource:
         """Return the part of it that belongs to some layers."""

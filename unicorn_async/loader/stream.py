@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES
 from unicorn_async.errors import CacheError, CheckpointError, EngineClosedError
 from unicorn_async.loader.checksums import LayerChecksums
 from unicorn_async.loader.pipeline import LoadPipeline
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.file_stamp import FileStamp
+    from unicorn_async.checkpoint.partial_file import PartialFiles
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
@@ -42,6 +44,7 @@ class LoadStream:
     that are mapped, all others through at most `staging_bytes` of staging memory, as does everything where it lies near
     the device, `stages_in_vram`, and what is read past the page cache, where the device takes it from ordinary memory.
     `stamps` are what the files were when their headers were read: a layer whose file has changed is not activated.
+    Of `partial` files chunks are read as they come, and the last layer is not activated before all are found right.
     `trace` is told what happens.
     `factors` are loaded before the first chunk that is blended, and closed with the load; `out_of_range` is checked
     whenever a layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the
@@ -66,6 +69,7 @@ class LoadStream:
         factors: Prelude | None = None,
         out_of_range: RangeCounters | None = None,
         cached: CachedWeights | None = None,
+        partial: PartialFiles = NO_PARTIAL_FILES,
         allocator: BackgroundAllocator | None = None,
         stages_in_vram: bool = False,
         prepare: Preparation | None = None,
@@ -74,7 +78,7 @@ class LoadStream:
         self._plan = plan
         self._places = places
         self._cached = cached
-        self._checkpoint = LoadSource(tuple(files), plan.chunks, strategy, tuple(stamps))
+        self._checkpoint = LoadSource(tuple(files), plan.chunks, strategy, tuple(stamps), partial=partial)
         self._source = self._checkpoint if cached is None else cached.source
         self._staging_bytes = staging_bytes
         self._trace = trace
@@ -109,6 +113,8 @@ class LoadStream:
             seconds,
             self._num_active == len(self._plan.layers),
             bool(self._source.checksums),
+            sum(file.nbytes for file in self._checkpoint.partial.values()),
+            sum(file.num_there for file in self._checkpoint.partial.values()),
         )
 
     @property
@@ -162,6 +168,7 @@ class LoadStream:
         Raises:
             CheckpointError: a file can't be read, ends too early, or was changed since its header was read, or a value
                 does not fit its type.
+            DownloadError: a file that is on its way does not come, or is another one.
             DeviceError: staging memory does not fit, or the device failed.
         """
         self._started = time.monotonic()
@@ -246,6 +253,8 @@ class LoadStream:
                 await self._changed.wait()
             if check is not None:
                 await self._check_layer(layer, check)
+            if layer == self._plan.layers[-1]:  # without which there is no token
+                await self._source.settled()
             started = time.perf_counter_ns()
             await self._uploader.activate_next()
             if self._trace is not None:

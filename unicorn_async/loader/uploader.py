@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.queue import Queue
     from unicorn_async.loader.allocator import BackgroundAllocator
     from unicorn_async.loader.staging import StagingBuffer
-    from unicorn_async.weights.chunk import AnyChunk, Chunk
+    from unicorn_async.weights.chunk import AnyChunk, PlannedChunk
 
-ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, Chunk], None]"
+ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, PlannedChunk], None]"
 """Records a chunk's transform: (recorder, the chunk's address, address of the whole destination, chunk)."""
 
 Preparation: TypeAlias = "Callable[[], object]"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.source_tensor import TensorEntry
-    from unicorn_async.config import LoraSpec
+    from unicorn_async.lora_spec import LoraSpec
 
 CONFIG_FILE = "adapter_config.json"
 TENSORS_FILE = "adapter_model.safetensors"

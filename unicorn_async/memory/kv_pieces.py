@@ -90,18 +90,18 @@ def can_be_cut(slot_nbytes: int) -> bool:
     return (NUM_SLOTS + 1) * slot_nbytes >= _LEAST_REACH
 
 
-def cut(sizes: Sequence[tuple[int, int]], *, block_nbytes: int, slot_nbytes: int) -> tuple[Pieces, ...]:
-    """Cut groups, which have so many blocks for so many layers; they may get some blocks more.
+def cut(sizes: Sequence[Pieces], *, block_size: int) -> tuple[Pieces, ...]:
+    """Cut groups, each of which is given as one piece; they may get some blocks more.
 
-    `slot_nbytes` is what one token's keys take in a layer.
+    A block has `block_size` tokens.
     """
-    total = sum(2 * block_nbytes * blocks * layers for blocks, layers in sizes)
+    total = sum(2 * each.block_nbytes * each.num_blocks * each.num_layers for each in sizes)
     target = max(PIECE_BYTES, total // MOST_PIECES)
     pieces = []
-    for blocks, layers in sizes:
-        count = -(-2 * block_nbytes * blocks * layers // target) if can_be_cut(slot_nbytes) else 1
-        count = min(count, blocks)
-        pieces.append(Pieces(count, -(-blocks // count), layers, block_nbytes))
+    for each in sizes:
+        blocks, nbytes = each.num_blocks, 2 * each.block_nbytes * each.num_blocks * each.num_layers
+        count = min(-(-nbytes // target) if can_be_cut(each.block_nbytes // block_size) else 1, blocks)
+        pieces.append(Pieces(count, -(-blocks // count), each.num_layers, each.block_nbytes))
     return tuple(pieces)
 
 

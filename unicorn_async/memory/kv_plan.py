@@ -1,7 +1,7 @@
 """How the memory for keys and values is divided into block groups, and these into pieces.
 
-Layers with the same window share a group. A sliding-window group keeps its window's blocks alone, so its pool is
-bounded by sequences, not by context: Gemma 3 27B needs 12 GB instead of 67 at its full context.
+Layers with the same window and heads of the same size share a group. A sliding-window group keeps its window's blocks
+alone, so its pool is bounded by sequences, not by context: Gemma 3 27B needs 12 GB instead of 67 at its full context.
 
 The cache of the device that runs the model is allocated piece by piece, the last ones beside serving: some drivers
 take 20 milliseconds a gigabyte. A cache elsewhere is there as a whole.
@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.config import KVDType
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.memory.kv_pieces import Pieces, can_be_cut, cut, growth_order, num_first
 from unicorn_async.ops.kv_cache import head_nbytes
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.budget import MemoryBudget
+    from unicorn_async.models.blocks.declarations import Paged
     from unicorn_async.models.spec import ModelSpec
 
+PASSING_BYTES = 64 << 20  # of the host's memory, through which blocks go to a disk and come from it
+PASSING_STATES = 2  # of fixed size that there is room for beside these: one is saved while another is written
 _UNBOUNDED = 1 << 62
 _SHARE = 0.25  # of the memory, where others need it as much
+_NO_DRAFT = ", or leave out the layer that predicts a token more with --draft none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class KVPlan:
     """Pools of blocks, and which layer uses which; None = it has no keys and values.
 
     `layer_bytes` is the size of one layer's keys (its values take as much), by group; `pieces` is how a group is cut,
-    none where another device attends, and `num_first` of these, in the order of growth, are for the first requests.
+    none where another device attends, or nothing does, and `num_first` of these, in the order of growth, are for the
+    first requests.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -71,30 +77,48 @@ def plan_kv_cache(
     """
     sizes = _Sizes.of(model, options)
     wanted = wanted_context(model, options)
+    if not model.paged_states:
+        return _without_memory(model, options, wanted)
     budget = min(available_bytes, options.kv_cache_bytes or available_bytes)
     asked = -(-wanted // options.block_size) * options.block_size
-    tokens = _largest(sizes, options.max_num_seqs * asked, budget, max_allocation)
+    tokens = _largest(sizes, options.max_seqs * asked, budget, max_allocation)
     max_context = min(wanted, tokens)
     if tokens == 0 or (options.max_context and max_context < wanted):
         needed = wanted if options.max_context else options.block_size
         raise OutOfMemoryError(
             f"KV cache: a context of {wanted} tokens needs {_shortage_text(sizes, needed, budget, max_allocation)};"
-            " ask for a smaller context or for fewer sequences"
+            f" ask for a smaller context or for fewer sequences{_NO_DRAFT if model.predicts else ''}"
         )
     pieces = sizes.pieces(tokens)
-    chosen = tuple(piece.total_blocks for piece in pieces) or tuple(
-        _num_blocks(window, tokens, options) for window in sizes.layers
-    )
-    windows = tuple(sizes.layers)
+    groups = pieces or sizes.whole(tokens)
+    states = model.paged_states
     return KVPlan(
-        groups=tuple(BlockGroup(window, blocks) for window, blocks in zip(windows, chosen, strict=True)),
-        layer_group=tuple(None if window is None else windows.index(window) for window in model.layer_windows),
-        layer_bytes=tuple(sizes.block_bytes * blocks for blocks in chosen),
+        groups=tuple(BlockGroup(state.window, of.total_blocks) for state, of in zip(states, groups, strict=True)),
+        layer_group=tuple(None if layer.paged is None else states.index(layer.paged) for layer in model.layers),
+        layer_bytes=tuple(group.block_nbytes * group.total_blocks for group in groups),
         max_context=max_context,
         nbytes=sizes.nbytes(tokens),
         pieces=pieces,
         num_first=num_first(pieces, options.block_size),
     )
+
+
+def _without_memory(model: ModelSpec, options: EngineConfig, max_context: int) -> KVPlan:
+    """Plan for a model without keys and values: blocks that count tokens, enough for all sequences, of no size.
+
+    By them it is known which sequences begin alike, whose states may be copied then.
+    """
+    if options.kv_cache_bytes is not None or options.kv_dtype is not KVDType.F16:
+        size = "" if options.kv_cache_bytes is None else f" of {options.kv_cache_bytes:,} bytes"
+        raise ConfigError(f"KV cache{size} in {options.kv_dtype.value}: {model.architecture} has no keys and values")
+    blocks = options.max_seqs * -(-max_context // options.block_size)
+    return KVPlan((BlockGroup(0, blocks),), (None,) * model.num_layers, (0,), max_context, 0)
+
+
+def passing_bytes(model: ModelSpec) -> int:
+    """Return how much of the host's memory blocks and states of a model need on their way to a disk, at most."""
+    states = sum(layer.fixed.nbytes for layer in model.layers if layer.fixed is not None)
+    return PASSING_BYTES + PASSING_STATES * states
 
 
 def wanted_context(model: ModelSpec, options: EngineConfig) -> int:
@@ -135,27 +159,37 @@ def kv_budget(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What a model's cache takes for so many tokens; `layers` is how many there are with each window, in order.
+    """What a model's cache takes for so many tokens; `layers` is how many there are of each group, in order.
 
-    `block_bytes` is the size of one layer's keys in one block, the same for all layers that have them.
+    `block_bytes` is the size of one layer's keys in one block, by group.
     """
 
     options: EngineConfig
-    layers: Mapping[int, int]
-    block_bytes: int
+    layers: Mapping[Paged, int]
+    block_bytes: tuple[int, ...]
 
     @classmethod
     def of(cls, model: ModelSpec, options: EngineConfig) -> _Sizes:
         """Look at a model's layers once, for the sizes of many caches."""
-        state = next(layer.paged for layer in model.layers if layer.paged is not None)
-        block_bytes = state.num_kv_heads * options.block_size * head_nbytes(state.head_dim, options.kv_dtype)
-        return cls(options, dict(sorted(Counter(w for w in model.layer_windows if w is not None).items())), block_bytes)
+        counts = Counter(layer.paged for layer in model.layers)
+        layers = {state: counts[state] for state in model.paged_states}
+        block_bytes = tuple(
+            state.num_kv_heads * options.block_size * head_nbytes(state.head_dim, options.kv_dtype) for state in layers
+        )
+        return cls(options, layers, block_bytes)
 
     def pieces(self, tokens: int) -> tuple[Pieces, ...]:
         """Return how the groups are cut; none where another device attends."""
         if self.options.attends_elsewhere:
             return ()
-        return cut(self._blocks(tokens), block_nbytes=self.block_bytes, slot_nbytes=self._slot_nbytes)
+        return cut(self.whole(tokens), block_size=self.options.block_size)
+
+    def whole(self, tokens: int) -> tuple[Pieces, ...]:
+        """Return the groups, each as one piece."""
+        return tuple(
+            Pieces(1, _num_blocks(state.window, tokens, self.options), layers, block_bytes)
+            for (state, layers), block_bytes in zip(self.layers.items(), self.block_bytes, strict=True)
+        )
 
     def nbytes(self, tokens: int) -> int:
         """Return the size, with what rounding to pieces adds."""
@@ -163,26 +197,21 @@ class _Sizes:
 
     def least_nbytes(self, tokens: int) -> int:
         """Return the size without rounding, which grows with the tokens."""
-        return sum(2 * self.block_bytes * blocks * layers for blocks, layers in self._blocks(tokens))
+        return sum(group.nbytes for group in self.whole(tokens))
 
     def allocation(self, tokens: int) -> int:
         """Return the size of the largest allocation: a piece, elsewhere a layer's keys."""
         pieces = self.pieces(tokens)
         if pieces:
             return max(piece.nbytes for piece in pieces)
-        return self.block_bytes * max(blocks for blocks, _ in self._blocks(tokens))
+        return max(group.block_nbytes * group.num_blocks for group in self.whole(tokens))
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether large caches are cut; others have no rounding, and allocations that grow with the tokens."""
-        return not self.options.attends_elsewhere and can_be_cut(self._slot_nbytes)
-
-    @property
-    def _slot_nbytes(self) -> int:
-        return self.block_bytes // self.options.block_size
-
-    def _blocks(self, tokens: int) -> list[tuple[int, int]]:
-        return [(_num_blocks(window, tokens, self.options), layers) for window, layers in self.layers.items()]
+    def uncut_allocation(self, tokens: int) -> int:
+        """Return the size of the largest allocation of groups that are not cut, which grows with the tokens."""
+        groups, here = self.whole(tokens), not self.options.attends_elsewhere
+        sizes = [group.nbytes if here else group.block_nbytes * group.num_blocks for group in groups]
+        is_cut = [here and can_be_cut(group.block_nbytes // self.options.block_size) for group in groups]
+        return max((size for size, cut in zip(sizes, is_cut, strict=True) if not cut), default=0)
 
 
 def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:
@@ -195,7 +224,7 @@ def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:
         return blocks
     kept = num_blocks_spanned(window, options.block_size)  # of every sequence, between steps
     in_steps = num_blocks_spanned(options.num_frames * options.max_num_batched_tokens, options.block_size)
-    return min(blocks, options.max_num_seqs * kept + in_steps)
+    return min(blocks, options.max_seqs * kept + in_steps)
 
 
 def _largest(sizes: _Sizes, most: int, budget: int, max_allocation: int) -> int:
@@ -214,8 +243,7 @@ def _largest(sizes: _Sizes, most: int, budget: int, max_allocation: int) -> int:
     if fits(blocks):
         return blocks * step
     blocks = _last(blocks, lambda number: sizes.least_nbytes(number * step) <= budget)
-    if not sizes.is_cut:
-        blocks = _last(blocks, lambda number: sizes.allocation(number * step) <= max_allocation)
+    blocks = _last(blocks, lambda number: sizes.uncut_allocation(number * step) <= max_allocation)
     if blocks and not fits(blocks):  # nor do others of the same size, where all layers have windows
         nbytes = sizes.least_nbytes(blocks * step)
         blocks = _last(blocks, lambda number: sizes.least_nbytes(number * step) < nbytes)

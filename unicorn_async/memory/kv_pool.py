@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.errors import OutOfMemoryError
@@ -45,6 +46,7 @@ class KVPool:
         self.most_nbytes = plan.nbytes  # that the pieces grow to
         self._numberings: dict[int, Numbering] = {}
         self._buffers: list[Buffer] = []
+        self._places: dict[int, list[tuple[int, Buffer, int]]] = {}  # a group's first blocks, and where they begin
         of = plan.layer_group
         self._index = {layer: of[:layer].count(group) for layer, group in enumerate(of)}  # among its group's layers
 
@@ -82,6 +84,8 @@ class KVPool:
                 numbers = self._numbers(group, buffer.address)
                 if numbers is not None:
                     self._buffers.append(buffer)
+                    start = self._numberings[group].start(buffer.address) - buffer.address
+                    insort(self._places.setdefault(group, []), (numbers.start, buffer, start), key=_first)
                     self._pending.pop()
                     return NewBlocks(group, numbers)
                 strays.callback(buffer.close)
@@ -102,6 +106,33 @@ class KVPool:
         pieces, origin, index = self._plan.pieces[group], self._numberings[group].origin, self._index[layer]
         return KVCache(origin + pieces.keys_offset(index), origin + pieces.values_offset(index))
 
+    @property
+    def num_groups(self) -> int:
+        """Groups of layers that share block tables."""
+        return len(self._plan.pieces)
+
+    def most_blocks(self, group: int) -> int:
+        """Return how many blocks of a group were planned."""
+        return self._plan.pieces[group].total_blocks
+
+    def block_nbytes(self, group: int) -> int:
+        """Size of a block's keys and values, of all layers of a group."""
+        return 2 * self._plan.pieces[group].num_layers * self.part_nbytes(group)
+
+    def part_nbytes(self, group: int) -> int:
+        """Size of a block's keys of one layer, and of its values."""
+        return self._plan.pieces[group].block_nbytes
+
+    def place(self, group: int, block: int) -> tuple[Buffer, int, int]:
+        """Return the buffer of a block that has memory, where its first part begins, and how far the parts are apart.
+
+        The parts are the keys and then the values of one layer after the other.
+        """
+        places = self._places[group]
+        first, buffer, start = places[bisect_right(places, block, key=_first) - 1]
+        nbytes = self.part_nbytes(group)
+        return buffer, start + (block - first) * nbytes, self._plan.pieces[group].num_blocks * nbytes
+
     def close(self) -> None:
         """Free all pieces; nothing on the device may still use them."""
         while self._buffers:
@@ -119,3 +150,7 @@ class KVPool:
             numbering = Numbering.around(address, pieces.block_nbytes, self._block_size)
             self._numberings[group] = numbering
         return numbering.blocks(numbering.start(address), pieces.num_blocks)
+
+
+def _first(place: tuple[int, Buffer, int]) -> int:
+    return place[0]

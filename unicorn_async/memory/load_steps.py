@@ -26,10 +26,10 @@ def fit_load_steps(options: EngineConfig, model: ModelSpec, *, total_bytes: int,
     Raises:
         ConfigError: the context is longer than the model's.
     """
-    full = -(-options.max_num_seqs * wanted_context(model, options) // options.max_num_batched_tokens)
+    full = -(-options.max_seqs * wanted_context(model, options) // options.max_num_batched_tokens)
     bearable = int(min(_SHARE * total_bytes, _SHARE_OF_REST * max(left_bytes, 0)))
     spare = bearable // residual_bytes(model, options.max_num_batched_tokens)
-    frames = min(options.num_load_steps, max(full, options.max_num_seqs), options.num_frames + spare)
+    frames = min(options.num_load_steps, max(full, options.max_seqs), options.num_frames + spare)
     return replace(options, num_load_steps=max(options.num_frames, frames))
 
 

@@ -55,16 +55,17 @@ class ModelMemory:
     tables: Arena
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
-    freqs: Mapping[RotaryConfig, int]
+    freqs: Mapping[tuple[RotaryConfig, int], int]  # for heads of a size
     activations: Activations
     residuals: tuple[ResidualPlaces, ...]  # per frame, and one more where steps take turns at a load's layers
     attended: ArenaSlice  # the activation `attention`
     logits: ArenaSlice
-    decode_scratch: DecodeScratch  # zeros where another device attends
+    decode_scratch: DecodeScratch  # zeros where another device attends, or nothing does
     last_token: int
     sample_scratch: int
     counts: int
     pooled_sums: int
+    predicted: int  # (states) u32 that nobody reads
 
     @classmethod
     def of(
@@ -88,7 +89,7 @@ class ModelMemory:
         tables = Arena(device.memory, MemoryKind.ARGUMENTS, 1 << 20, name="tables")
         try:
             addresses = {name: places[name].address for name in workspace}
-            if not options.attends_elsewhere:
+            if "split_counters" in places:
                 zero_memory(device, places["split_counters"])
             rows = max_logit_rows(options)
             frames = [residual_names(frame) for frame in range(options.num_residuals)]
@@ -108,6 +109,7 @@ class ModelMemory:
                 sample_scratch=addresses["sample_scratch"],
                 counts=addresses["counts"],
                 pooled_sums=addresses["pooled_sums"],
+                predicted=addresses.get("predicted", 0),
             )
         except BaseException:
             tables.close()
@@ -127,12 +129,12 @@ class ModelMemory:
         self.tables.close()
 
 
-def _rotary_tables(tables: Arena, model: ModelSpec, max_context: int) -> Mapping[RotaryConfig, int]:
-    places: dict[RotaryConfig, int] = {}
-    for rotary in dict.fromkeys(layer.attention.rotary for layer in model.layers if layer.attends):
-        values = frequencies(rotary.for_context(max_context), model.head_dim)
+def _rotary_tables(tables: Arena, model: ModelSpec, max_context: int) -> Mapping[tuple[RotaryConfig, int], int]:
+    places: dict[tuple[RotaryConfig, int], int] = {}
+    for rotary, head_dim in model.rotaries:
+        values = frequencies(rotary.for_context(max_context), head_dim)
         place = tables.allocate(len(values))
         assert place.mapped is not None
         place.mapped[:] = values
-        places[rotary] = place.address
+        places[rotary, head_dim] = place.address
     return places

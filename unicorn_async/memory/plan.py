@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import WeightScheme
@@ -16,16 +16,17 @@ from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.memory.kv_pieces import growth_order
 from unicorn_async.memory.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache, wanted_context
 from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
+from unicorn_async.memory.states import StatePlan, plan_states
 from unicorn_async.models.activations import activation_bytes
 from unicorn_async.ops.attention_plan import AttentionPlan
-from unicorn_async.ops.kv_cache import AttentionShape
+from unicorn_async.ops.kv_cache import MAX_HEAD_DIM, AttentionShape
 from unicorn_async.ops.pooling import sums_bytes
 from unicorn_async.ops.sampling import counts_bytes, scratch_bytes
 from unicorn_async.tensor import ALIGNMENT, DType
 from unicorn_async.weights.placement import Claim, MemoryGroup, place, weight_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from unicorn_async.config import EngineConfig, KVDType
     from unicorn_async.gpu.budget import MemoryBudget
@@ -51,7 +52,7 @@ class MemoryPlan:
 
     `far` is what another device has of the model: the cache is there then. `staging_bytes` is the limit for each ring
     of staging memory, and `staged_bytes` are kept free for the rings while the model loads; `num_load_steps` steps
-    may go along with it, for which `step_bytes` are kept free.
+    may go along with it, for which `step_bytes` are kept free. `states` says how many sequences a step may have.
     """
 
     kv: KVPlan
@@ -59,6 +60,7 @@ class MemoryPlan:
     staging_bytes: int
     num_load_steps: int
     step_bytes: int
+    states: StatePlan
     far: FarPlan | None = None
     staged_bytes: int = 0
 
@@ -69,7 +71,9 @@ def max_logit_rows(options: EngineConfig) -> int:
 
 
 def attention_shape(model: ModelSpec, options: EngineConfig) -> AttentionShape:
-    """Return the shape of a model's attention."""
+    """Return the shape of a model's first attention; of one that has none, a shape that nothing goes by."""
+    if not model.attends:
+        return AttentionShape(1, 1, MAX_HEAD_DIM, options.block_size, options.kv_dtype)
     return AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, options.block_size, options.kv_dtype)
 
 
@@ -78,24 +82,33 @@ def fixed_name(layer: int) -> str:
     return f"layers.{layer}.state"
 
 
-def decode_scratch_bytes(attention: AttentionPlan, max_items: int) -> Mapping[str, int]:
-    """Return what a `DecodeScratch` for so many decode items needs, in bytes by name."""
+def attention_plans(info: DeviceInfo, model: ModelSpec, options: EngineConfig) -> tuple[AttentionPlan, ...]:
+    """Return how a device cuts a model's attention, by block group."""
+    shape = attention_shape(model, options)
+    return tuple(AttentionPlan.of(info, shape.with_heads(state)) for state in model.paged_states)
+
+
+def decode_scratch_bytes(plans: Sequence[AttentionPlan], max_items: int) -> Mapping[str, int]:
+    """Return what a `DecodeScratch` for so many decode items of any of these needs, in bytes by name."""
+    if not plans:
+        return {}
     return {
-        "partials": attention.partials_nbytes(max_items),
-        "split_counters": attention.split_counters_nbytes(max_items),
+        "partials": max(plan.partials_nbytes(max_items) for plan in plans),
+        "split_counters": max(plan.split_counters_nbytes(max_items) for plan in plans),
     }
 
 
-def workspace_sizes(model: ModelSpec, options: EngineConfig, attention: AttentionPlan) -> Mapping[str, int]:
+def workspace_sizes(model: ModelSpec, options: EngineConfig, plans: Sequence[AttentionPlan]) -> Mapping[str, int]:
     """Return what a model needs beside weights and KV cache, in bytes by name."""
-    sequences = options.max_num_seqs
+    sequences = options.max_seqs
     return {
         **activation_bytes(model, options.max_num_batched_tokens, max_logit_rows(options), options.num_residuals),
-        **({} if options.attends_elsewhere else decode_scratch_bytes(attention, options.max_sampled)),
+        **({} if options.attends_elsewhere else decode_scratch_bytes(plans, options.max_sampled)),
         "last_token": 4 * sequences,
         "sample_scratch": scratch_bytes(options.max_sampled, model.vocab_size),
         "counts": counts_bytes(sequences, model.vocab_size),
         "pooled_sums": sums_bytes(sequences, model.hidden_size),
+        **({"predicted": 4 * sequences} if model.predicts else {}),
     }
 
 
@@ -128,9 +141,8 @@ def plan_memory(
         host_room(info) if host_bytes is None else host_bytes,
     )
     weights = weight_claims(plan, model.memory_groups())
-    sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
+    sizes = workspace_sizes(model, options, attention_plans(info, model, options))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
-    workspace += _fixed(model, options)
     weight_bytes, workspace_bytes = _padded(weights), _padded(workspace)
     padding = 2 * ALIGNMENT * model.num_layers + transient_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
@@ -138,6 +150,12 @@ def plan_memory(
     elsewhere = options.attends_elsewhere
     least = 0 if elsewhere else kv_cache_bytes(model, options, options.max_context or options.block_size)
     left = room.total - weight_bytes - workspace_bytes - padding
+    states = plan_states(model, options, left_bytes=left, least_bytes=least)
+    options = replace(options, max_num_seqs=states.num_seqs)
+    fixed = _fixed(model, states.num_states)
+    workspace += fixed
+    state_bytes = _padded(fixed)
+    left -= state_bytes
     staging_bytes, staged_bytes = options.staging_bytes, 0
     if info.shares_host_memory:
         staging_bytes = staging.limit(staging_bytes, min(int(left * _STAGING_SHARE), left - least))
@@ -149,7 +167,8 @@ def plan_memory(
         staged = f", staging while they load {staged_bytes:,}" if staged_bytes else ""
         raise OutOfMemoryError(
             f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}{staged}, "
-            f"the workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
+            f"the workspace {workspace_bytes:,}{_states_text(states)}{cache}; {_room_text(room)}"
+            f"{_advice(model, options, plan, info, room, states)}"
         )
     asked = max(least, options.kv_cache_bytes or 0)
     options = fit_load_steps(options, model, total_bytes=room.total, left_bytes=left - asked)
@@ -168,11 +187,14 @@ def plan_memory(
             staging_bytes,
             options.num_load_steps,
             step_bytes,
+            states,
             far_plan,
             staged_bytes,
         )
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
-    budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
+    budget = kv_budget(
+        room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + state_bytes + padding
+    )
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
     return MemoryPlan(
         kv,
@@ -182,6 +204,7 @@ def plan_memory(
         staging_bytes,
         options.num_load_steps,
         step_bytes,
+        states,
         staged_bytes=staged_bytes,
     )
 
@@ -194,9 +217,9 @@ def _cache(kv: KVPlan, kv_dtype: KVDType) -> list[Claim]:
     ]
 
 
-def _fixed(model: ModelSpec, options: EngineConfig) -> list[Claim]:
+def _fixed(model: ModelSpec, num_states: int) -> list[Claim]:
     return [
-        Claim(fixed_name(layer), options.max_num_seqs * found.fixed.nbytes, MemoryGroup.STATE, layer)
+        Claim(fixed_name(layer), num_states * found.fixed.nbytes, MemoryGroup.STATE, layer)
         for layer, found in enumerate(model.layers)
         if found.fixed is not None
     ]
@@ -217,9 +240,28 @@ def _room_text(room: MemoryBudget) -> str:
     return f"{text} ({', '.join(parts)}; one memory backs both)" if len(parts) > 1 and room.is_shared else text
 
 
-def _advice(options: EngineConfig, plan: LoadPlan, info: DeviceInfo, room: MemoryBudget) -> str:
+def _states_text(states: StatePlan) -> str:
+    if not states.nbytes:
+        return ""
+    return f", the states of {states.num_seqs} sequences {states.num_seqs * states.nbytes:,}, {states.nbytes:,} each"
+
+
+def _advice(
+    model: ModelSpec,
+    options: EngineConfig,
+    plan: LoadPlan,
+    info: DeviceInfo,
+    room: MemoryBudget,
+    states: StatePlan,
+) -> str:
     """What would help, and where an AMD APU's memory went."""
     ways = []
+    if model.predicts:
+        own = f"layers.{model.num_layers}."
+        nbytes = sum(dest.nbytes for dest in plan.destinations if dest.name.startswith(own))
+        ways.append(f"--draft none, which leaves out the layer that predicts a token more: {nbytes:,} bytes")
+    if states.nbytes and states.num_seqs > 1:
+        ways.append(f"a smaller --max-num-seqs than {states.num_seqs}")
     dense = sum(dest.nbytes for dest in plan.destinations if isinstance(dest.dtype, DType))
     if options.weights in (WeightScheme.AUTO, WeightScheme.F16) and 2 * dense > plan.dest_bytes:
         ways.append("--weights int8 or int4")

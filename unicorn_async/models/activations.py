@@ -29,6 +29,9 @@ class Widths(Protocol):
     def hidden_size(self) -> int: ...
 
     @property
+    def carried_size(self) -> int: ...
+
+    @property
     def widest_input(self) -> int: ...
 
 
@@ -39,7 +42,7 @@ def activation_bytes(model: Widths, max_tokens: int, max_logit_rows: int, num_fr
     """
     columns = dict(model.workspace)
     for frame in range(num_frames):
-        columns |= dict.fromkeys(residual_names(frame), model.hidden_size)
+        columns |= zip(residual_names(frame), residual_columns(model), strict=True)
     sizes = {name: 4 * max_tokens * count for name, count in columns.items()}
     sizes |= {name: 4 * max_logit_rows * count for name, count in model.head_workspace.items()}
     sizes["touched"] = 4
@@ -49,7 +52,12 @@ def activation_bytes(model: Widths, max_tokens: int, max_logit_rows: int, num_fr
 
 def residual_bytes(model: Widths, max_tokens: int) -> int:
     """Return the size of what one step keeps between its layers, in bytes."""
-    return 2 * aligned(4 * max_tokens * model.hidden_size)
+    return sum(aligned(4 * max_tokens * columns) for columns in residual_columns(model))
+
+
+def residual_columns(model: Widths) -> tuple[int, int]:
+    """Return how many elements of a token are in `hidden`, and in `branch`: behind it is what layers carry."""
+    return model.hidden_size, model.hidden_size + model.carried_size
 
 
 def residual_names(frame: int) -> tuple[str, str]:
@@ -61,7 +69,7 @@ def residual_names(frame: int) -> tuple[str, str]:
 class Residual:
     """What one step keeps between its layers: addresses of (tokens, hidden_size) f32, with room for the largest step.
 
-    The next layer begins with hidden + branch.
+    The next layer begins with hidden + branch. Behind the step's rows of `branch` are (tokens, carried_size) f32.
     """
 
     hidden: int

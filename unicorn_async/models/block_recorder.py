@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.ops.embedding import embed, embedding_scale
 from unicorn_async.ops.linear import NO_EPILOGUE, input_rows, linear
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.tensor import DType, MixedTensor, Tensor, element_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ class DecoderState:
 
     weights: Mapping[str, Tensor]  # vectors by destination
     matrices: Mapping[str, Weight]  # all others, alike
-    freqs: Mapping[RotaryConfig, int]  # addresses of what `frequencies` returns
+    freqs: Mapping[tuple[RotaryConfig, int], int]  # for heads of a size: addresses of what `frequencies` returns
     activations: Activations
     last_token: int  # address of (states) u32
 
@@ -52,14 +53,18 @@ class LayerAttention:
 
 @dataclass(frozen=True, slots=True)
 class FixedPlace:
-    """Where one layer's state of fixed size lies: the address of (states, bytes of a sequence)."""
+    """Where one layer's state of fixed size lies: the address of (states, bytes of a sequence).
+
+    With `has_prompts` a sequence may have several tokens in the step.
+    """
 
     address: int
+    has_prompts: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingTools:
-    """What every recording of a model needs; `shape` is that of the cache that keys and values are written to."""
+    """What every recording of a model needs; `shape` is that of the cache that its first attention writes to."""
 
     kernels: Kernels
     info: DeviceInfo
@@ -115,8 +120,18 @@ class BlockRecorder:
     @property
     def state(self) -> int:
         """The address of the layer's state of fixed size, (states, bytes of a sequence)."""
-        assert isinstance(self._place, FixedPlace), "the layer has no such state"
-        return self._place.address
+        return self._fixed.address
+
+    def carried(self, columns: int) -> Tensor:
+        """Return what a layer leaves for all behind it, (tokens, columns) f32: the spec's `carried_size` of a token."""
+        return Tensor(
+            self.branch.address + 4 * self.num_tokens * self.branch.shape[1], (self.num_tokens, columns), DType.F32
+        )
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a sequence may have several tokens in the step, where the layer has a state of fixed size."""
+        return self._fixed.has_prompts
 
     def barrier(self) -> None:
         """Make what was recorded visible to what follows."""
@@ -130,9 +145,36 @@ class BlockRecorder:
         """Return a norm's weight."""
         return self._state.weights[self._prefix + name]
 
-    def frequencies(self, rotary: RotaryConfig) -> int:
-        """Return the address of a rotary embedding's frequencies."""
-        return self._state.freqs[rotary]
+    def model_vector(self, name: str) -> Tensor:
+        """Return a norm's weight that is no layer's."""
+        return self._state.weights[name]
+
+    def look_up(self, name: str, out: Tensor, *, scale: float, first: int = 0) -> None:
+        """Record the rows of the step's tokens in a table that is no layer's into `out`: columns from `first` on."""
+        self._embed(name, self.arrays.token_ids, self._state.last_token, out, scale=scale, first=first)
+
+    def look_up_next(self, name: str, out: Tensor, *, scale: float) -> None:
+        """Record, behind the sampling, the rows of the tokens that come behind the step's."""
+        self._embed(name, self.arrays.next_ids, self.arrays.results, out, scale=scale)
+
+    def _embed(self, name: str, token_ids: int, sampled: int, out: Tensor, *, scale: float, first: int = 0) -> None:
+        table = self._state.matrices[name]
+        assert not isinstance(table, MixedTensor), "a table is one tensor"
+        embed(
+            self.commands,
+            self.kernels,
+            table=table,
+            token_ids=token_ids,
+            last_token=sampled,
+            out=out,
+            scale=embedding_scale(scale, element_of(table)),
+            first=first,
+        )
+        self.barrier()
+
+    def frequencies(self, rotary: RotaryConfig, head_dim: int) -> int:
+        """Return the address of a rotary embedding's frequencies for heads of this size."""
+        return self._state.freqs[rotary, head_dim]
 
     def rows(self, name: str, columns: int, num_rows: int | None = None) -> Tensor:
         """Return the first rows of an intermediate result as (num_rows, columns) f32; by default the step's tokens."""
@@ -199,6 +241,7 @@ class BlockRecorder:
         """
         left, weight = self._left, None if norm is None else self.vector(norm.dest)
         plus_one, centred = (norm.plus_one, norm.centred) if norm is not None else (False, False)
+        bias = self.vector(norm.bias_dest) if norm is not None and norm.bias else None
         if left is None:
             assert not rows and not adds_after, "something was left before"
             rms_norm(
@@ -211,6 +254,7 @@ class BlockRecorder:
                 eps=0.0 if norm is None else norm.eps,
                 plus_one=plus_one,
                 centred=centred,
+                bias=bias,
                 scale=scale,
             )
         else:
@@ -226,7 +270,9 @@ class BlockRecorder:
                 eps=left.eps if norm is None else norm.eps,
                 plus_one=plus_one,
                 centred=centred,
+                bias=bias,
                 branch_scale=left.scale,
+                factor=self._state.weights[left.factor] if left.factor else None,
                 scale=scale,
                 adds_after=adds_after,
                 rows=rows,
@@ -238,6 +284,11 @@ class BlockRecorder:
     def leave(self, residue: Residue) -> None:
         """Note how what the block left in `branch` is to be added."""
         self._left = residue.behind(self._prefix)
+
+    @property
+    def _fixed(self) -> FixedPlace:
+        assert isinstance(self._place, FixedPlace), "the layer has no such state"
+        return self._place
 
     def touch_pages(self) -> None:
         """Record, beside the attention, the search for what is read from there to the next layer's attention."""

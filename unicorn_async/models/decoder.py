@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.models.block_recorder import BlockRecorder
 from unicorn_async.models.blocks.attention import INPUT, OUTPUT
+from unicorn_async.models.blocks.predictor import STATE
 from unicorn_async.models.spec import matrix_names
 from unicorn_async.ops.pooling import pool_rows
 
@@ -28,17 +29,17 @@ class Decoder:
     """
 
     def __init__(self, spec: ModelSpec, tools: RecordingTools, *, touches_pages: bool) -> None:
-        """Record for one model; `touches_pages` is what `pays_to_touch` says of all its matrices."""
+        """Record for one model; `touches_pages` is what `pays_to_touch` says of the matrices that every token reads."""
         self._spec = spec
         self._tools = tools
-        self._prefixes = [f"layers.{layer}." for layer in range(spec.num_layers)]
-        self._left = [spec.residue(layer) for layer in range(spec.num_layers + 1)]
+        self._prefixes = [f"layers.{layer}." for layer in range(len(spec.layers))]
+        self._left = [spec.residue(layer) for layer in range(len(spec.layers) + 1)]
         self._touches = touches_pages
 
     def record_embed(self, commands: Recorder, arrays: StepArrays, num_tokens: int) -> None:
         """Record the embedding rows of a step's tokens into its `hidden`."""
         recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, self._spec.hidden_size)
-        self._spec.embedding.record(recorder, self._tools.state.last_token)
+        self._spec.embedding.record(recorder)
 
     def record_layer(
         self,
@@ -83,8 +84,80 @@ class Decoder:
     def record_head(self, commands: Recorder, arrays: StepArrays, num_tokens: int, num_rows: int) -> Tensor:
         """Record the logits of the step's rows that want them; returns where they will be, (num_rows, vocab) f32."""
         spec = self._spec
-        recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[-1])
+        recorder = BlockRecorder(
+            commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[spec.num_layers]
+        )
         return spec.head.record(recorder, num_rows)
+
+    def record_prediction(
+        self, commands: Recorder, arrays: StepArrays, num_tokens: int, num_rows: int, place: LayerAttention
+    ) -> Tensor | None:
+        """Record, behind the head and the sampling, the layer that predicts a token more; the stream ends with that.
+
+        Return where the logits of the step's first `num_rows` rows will be, as for `record_head`; None for no rows.
+        """
+        spec, left = self._spec, self._left[self._spec.num_layers]
+        before = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=left)
+        norm = spec.head.norm if spec.predictor_input.reads_normed else None
+        before.add_norm(norm, out=before.rows(STATE, spec.hidden_size))
+        return self._record_predictor(commands, arrays, num_tokens, num_rows, place)
+
+    def record_further_prediction(
+        self,
+        commands: Recorder,
+        arrays: StepArrays,
+        num_tokens: int,
+        num_rows: int,
+        place: LayerAttention,
+        *,
+        from_rows: int,
+    ) -> Tensor:
+        """Record, behind a prediction of a stream of `num_tokens`, one of the tokens behind `num_rows` of these.
+
+        `arrays` are those of the predicted tokens, a row each, `from_rows` the address of (num_rows) u32, the rows of
+        the stream that they come behind. Source: vLLM's `EagleProposer`, which has what such a layer leaves of a token
+        stand for the state behind the last layer; where that has had the model's last norm, this has had its own.
+        """
+        spec, layer = self._spec, self._spec.num_layers
+        before = BlockRecorder(
+            commands,
+            self._tools,
+            arrays,
+            num_tokens,
+            spec.hidden_size,
+            prefix=self._prefixes[layer],
+            left=self._left[layer + 1],
+        )
+        begun = spec.predictor_input
+        norm = begun.head_norm if begun.reads_normed else None
+        before.add_norm(norm, out=before.rows(STATE, spec.hidden_size, num_rows), rows=from_rows, num_rows=num_rows)
+        found = self._record_predictor(commands, arrays, num_rows, num_rows, place)
+        assert found is not None
+        return found
+
+    def _record_predictor(
+        self, commands: Recorder, arrays: StepArrays, num_tokens: int, num_rows: int, place: LayerAttention
+    ) -> Tensor | None:
+        """Record the layer, of the states that lie there, and the logits of its first `num_rows` rows, if any."""
+        spec, layer = self._spec, self._spec.num_layers
+        recorder = BlockRecorder(
+            commands,
+            self._tools,
+            arrays,
+            num_tokens,
+            spec.hidden_size,
+            prefix=self._prefixes[layer],
+            place=place,
+        )
+        for block in spec.layers[layer].blocks:
+            block.record(recorder)
+        if not num_rows:
+            return None
+        before = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size)
+        begun = spec.predictor_input
+        rows = before.input(spec.head.table, "head_input", num_rows)
+        recorder.add_norm(begun.head_norm, out=rows, rows=arrays.logit_rows, num_rows=num_rows, scale=spec.head.scale)
+        return spec.head.record_table(before, rows, num_rows)
 
     def record_pooling(
         self, commands: Recorder, arrays: StepArrays, num_tokens: int, *, num_parts: int, sums: int, out: int
@@ -94,7 +167,9 @@ class Decoder:
         `sums` and `out` are as for `pool_rows`.
         """
         spec = self._spec
-        recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[-1])
+        recorder = BlockRecorder(
+            commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[spec.num_layers]
+        )
         recorder.add_norm(spec.head.norm, out=recorder.branch)
         pool_rows(
             commands,

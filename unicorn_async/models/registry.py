@@ -25,9 +25,12 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma2ForCausalLM": "gemma2.gemma2",
     "Gemma3ForCausalLM": "gemma.gemma3_text",
     "Gemma3ForConditionalGeneration": "gemma.gemma3_multimodal",
+    "Gemma4ForCausalLM": "gemma4.gemma4_text",
+    "Gemma4ForConditionalGeneration": "gemma4.gemma4_multimodal",
     "Glm4ForCausalLM": "glm.glm4",
     "Glm4MoeForCausalLM": "glm_moe.glm4_moe",
     "GlmForCausalLM": "glm.glm",
+    "GptOssForCausalLM": "gpt_oss.gpt_oss",
     "GraniteForCausalLM": "granite.granite",
     "Lfm2ForCausalLM": "lfm2.lfm2",
     "Lfm2MoeForCausalLM": "lfm2.lfm2_moe",
@@ -52,6 +55,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen3_5MoeForCausalLM": "qwen3_5.qwen3_5_moe",
     "Qwen3_5MoeForConditionalGeneration": "qwen3_5.qwen3_5_moe_multimodal",
     "Qwen3VLForConditionalGeneration": "qwen_vl.qwen3_vl",
+    "RWKV7ForCausalLM": "rwkv7.rwkv7",
     "SeedOssForCausalLM": "seed_oss.seed_oss",
     "SmolLM3ForCausalLM": "smollm3.smollm3",
 }
@@ -87,10 +91,11 @@ def _check(spec: ModelSpec, where: str) -> None:
     for name, value in (("hidden_size", spec.hidden_size), *sizes):
         if value % 8:
             raise UnsupportedModelError(f"{where}: {name}: expected a multiple of 8, got {value}")
-    if not MIN_HEAD_DIM <= spec.head_dim <= MAX_HEAD_DIM:
-        raise UnsupportedModelError(
-            f"{where}: head_dim: expected {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {spec.head_dim}"
-        )
+    for state in spec.paged_states:
+        if not MIN_HEAD_DIM <= state.head_dim <= MAX_HEAD_DIM:
+            raise UnsupportedModelError(
+                f"{where}: head_dim: expected {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {state.head_dim}"
+            )
     for number, layer in enumerate(spec.layers):
         if not layer.attends:
             continue

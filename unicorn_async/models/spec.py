@@ -6,12 +6,13 @@ load reads, which memory is planned and which kernels are compiled follows from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.models.blocks.declarations import Fixed, Paged
+from unicorn_async.models.blocks.predictor import PredictorInput
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.plan import WantedTensor
 from unicorn_async.weights.rules import WeightKind
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from unicorn_async.models.blocks.declarations import Residue, WeightSpec
     from unicorn_async.models.blocks.embedding import Embedding
     from unicorn_async.models.blocks.head import Head
+    from unicorn_async.rotary import RotaryConfig
 
 EMBED_LAYER = -1
+T = TypeVar("T")
 _DERIVED = (".rotary_emb.inv_freq", ".self_attn.masked_bias", ".self_attn.bias")  # follow from config.json
 
 
@@ -84,15 +87,18 @@ class Layer:
         """Return the full name of a tensor that a block calls `name`."""
         names = dict(self.names)
         module, _, kind = name.rpartition(".")
-        return self.prefix + names.get(name, f"{names.get(module, module)}.{kind}")
+        return self.prefix + names.get(name, f"{names.get(module, module)}.{kind}" if module else name)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model: its blocks, and what is said of the whole.
 
-    All its layers that attend do so with the same numbers of heads, of one size; there is one at least. Behind its
-    layers checkpoints may have `num_predictors` that predict further tokens, which nothing here reads.
+    All its layers that attend do so with the same number of heads of queries; where none does, all keep a state of
+    fixed size. Behind its layers checkpoints may have `num_predictors` that predict further tokens. Where the first is
+    known, `predictors` are the forms in which files may have it. A model that `predicts` has it as the last of its
+    `layers`, behind those through which every step goes. What begins with `unread` in a checkpoint nothing here reads.
+    Of each token of a step a layer may leave `carried_size` elements to all behind it.
     """
 
     architecture: str  # as in config.json, e.g. "Gemma3ForCausalLM"
@@ -105,15 +111,20 @@ class ModelSpec:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
     num_predictors: int = 0
+    predictors: tuple[Layer, ...] = ()
+    predicts: bool = False
+    unread: tuple[str, ...] = ()
+    carried_size: int = 0
 
     def __post_init__(self) -> None:
         """Check that blocks fit to each other.
 
         Raises:
-            UnsupportedModelError: norms of the residual stream do not all count alike, or no layer attends.
+            UnsupportedModelError: norms of the residual stream do not all count alike, or a model without attention has
+                layers that keep nothing.
         """
-        if not any(layer.attends for layer in self.layers):
-            raise UnsupportedModelError(f"{self.architecture}: models without attention are not supported")
+        if not self.attends and any(layer.fixed is None for layer in self.layers):
+            raise UnsupportedModelError(f"{self.architecture}: a model without attention has layers that keep nothing")
         blocks = self.unique_blocks
         rules = {norm.rule for norm in (self.head.norm, *(norm for block in blocks for norm in block.norms))}
         if len(rules) > 1:
@@ -123,8 +134,20 @@ class ModelSpec:
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are."""
-        return len(self.layers)
+        """How many layers there are, but for one that predicts further tokens."""
+        return len(self.layers) - self.predicts
+
+    def predicting(self, predictor: Layer) -> ModelSpec:
+        """Return the model with one of its predictors."""
+        assert predictor in self.predictors and not self.predicts
+        return replace(self, layers=(*self.layers, predictor), predicts=True)
+
+    @property
+    def predictor_input(self) -> PredictorInput:
+        """What the layer that predicts begins with, where there is one."""
+        found = self.layers[-1].blocks[0]
+        assert self.predicts and isinstance(found, PredictorInput)
+        return found
 
     @property
     def unique_blocks(self) -> tuple[Block, ...]:
@@ -132,8 +155,13 @@ class ModelSpec:
         return tuple(dict.fromkeys(block for layer in self.layers for block in layer.blocks))
 
     @property
+    def attends(self) -> bool:
+        """Whether a layer does."""
+        return any(layer.attends for layer in self.layers)
+
+    @property
     def attention(self) -> Attention:
-        """The first attention, whose heads all others have."""
+        """The first attention of a model that `attends`; all others have as many heads of queries."""
         return next(layer.attention for layer in self.layers if layer.attends)
 
     @property
@@ -143,18 +171,40 @@ class ModelSpec:
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and values."""
+        """Heads of keys and values of the first attention."""
         return self.attention.num_kv_heads
 
     @property
     def head_dim(self) -> int:
-        """Elements of a head."""
+        """Elements of a head of the first attention."""
         return self.attention.head_dim
 
     @property
+    def paged_states(self) -> tuple[Paged, ...]:
+        """The different kinds of keys and values that layers keep, by their windows, 0 = all first."""
+        states = {layer.paged for layer in self.layers if layer.paged is not None}
+        return tuple(sorted(states, key=lambda state: (state.window, state.num_kv_heads, state.head_dim)))
+
+    @property
+    def rotaries(self) -> tuple[tuple[RotaryConfig, int], ...]:
+        """The different rotary embeddings, with the sizes of the heads that they rotate."""
+        attentions = [layer.attention for layer in self.layers if layer.attends]
+        return tuple(dict.fromkeys((attention.rotary, attention.head_dim) for attention in attentions))
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether layers attend to keys and values of others."""
+        return any(layer.attends and layer.paged is None for layer in self.layers)
+
+    def kv_layer(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer that attends reads."""
+        source = self.layers[layer].attention.kv_layer
+        return layer if source is None else source
+
+    @property
     def layer_windows(self) -> tuple[int | None, ...]:
-        """The window of each layer in tokens, 0 = all, None = it has no keys and values."""
-        return tuple(None if layer.paged is None else layer.paged.window for layer in self.layers)
+        """The window of each layer in tokens, 0 = all, None = it does not attend."""
+        return tuple(layer.attention.window if layer.attends else None for layer in self.layers[: self.num_layers])
 
     @property
     def has_fixed_state(self) -> bool:
@@ -207,6 +257,11 @@ class ModelSpec:
         groups[self.head.table] = MemoryGroup.HEAD
         return groups
 
+    def read_by_all(self, matrices: Mapping[str, T]) -> list[T]:
+        """Return, of what is known of matrices by their destinations, that of those which every token reads."""
+        groups = self.memory_groups()
+        return [matrix for dest, matrix in matrices.items() if groups.get(dest) is not MemoryGroup.EXPERTS]
+
     def check_unused(self, names: Iterable[str]) -> None:
         """Check that what a checkpoint has beyond the wanted tensors does not belong to the model.
 
@@ -214,9 +269,12 @@ class ModelSpec:
             UnsupportedModelError: a tensor would change the result, and nothing here computes with it.
         """
         last = self.num_layers + self.num_predictors
-        predictors = tuple(f"model.layers.{layer}." for layer in range(self.num_layers, last))
+        unread = [*self.unread, *(f"model.layers.{layer}." for layer in range(self.num_layers, last))]
+        for layer, found in enumerate(self.layers):
+            if found.attends and found.paged is None:  # what such layers have of keys and values, nothing reads
+                unread += [f"model.layers.{layer}.self_attn.{part}." for part in ("k_proj", "v_proj", "k_norm")]
         for name in names:
-            if name not in self.tied_tensors and not name.endswith(_DERIVED) and not name.startswith(predictors):
+            if name not in self.tied_tensors and not name.endswith(_DERIVED) and not name.startswith(tuple(unread)):
                 raise UnsupportedModelError(
                     f"tensor {name!r}: {self.architecture} as it is supported here has no such tensor"
                 )
@@ -229,10 +287,10 @@ class ModelSpec:
 
 
 def matrix_names(blocks: Sequence[Block]) -> tuple[str, ...]:
-    """Return the destinations of blocks' matrices, each once."""
-    return tuple(
-        dict.fromkeys(weight.dest for block in blocks for weight in block.weights if weight.kind is WeightKind.MATRIX)
-    )
+    """Return the destinations of blocks' matrices that every token reads, each once: not those of experts."""
+    weights = (weight for block in blocks for weight in block.weights)
+    kind, others = WeightKind.MATRIX, MemoryGroup.EXPERTS
+    return tuple(dict.fromkeys(weight.dest for weight in weights if weight.kind is kind and weight.group is not others))
 
 
 def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = None) -> WantedTensor:
@@ -247,4 +305,5 @@ def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = N
         head_order=weight.head_order,
         stacked=weight.stacked,
         runs=weight.runs,
+        is_transposed=weight.is_transposed,
     )

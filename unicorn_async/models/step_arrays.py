@@ -26,3 +26,6 @@ class StepArrays:
     results: int  # (S) SAMPLE_RESULT
     runs: int  # (T) TOKEN_RUN; 0 where no layer has a state of fixed size
     residual: Residual
+    next_ids: int = 0  # (T) i32: what comes behind each token; negative: word -1 - id of the results
+    next_rows: int = 0  # (S) SAMPLE_ROW: for the tokens behind those that are sampled
+    predicted: int = 0  # (S) SAMPLE_RESULT: these

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,11 +18,13 @@ from unicorn_async.background import wait_to_end
 from unicorn_async.errors import ConfigError, NpuError, NpuTimeoutError
 from unicorn_async.npu.cache import NpuCache
 from unicorn_async.npu.flight import Call, Caller, CopiedCall, Flight, SharedCall
-from unicorn_async.npu.pace import FEW_TASKS, RunPace, can_be_cut
+from unicorn_async.npu.pace import FEW_TASKS, RunPace
+from unicorn_async.npu.part_runner import PartRunner
+from unicorn_async.npu.precision import PRECISIONS
 from unicorn_async.npu.recovery import Recovery
 from unicorn_async.npu.run_buffers import RunBuffers
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
-from unicorn_async.npu.step import PreparedStep, halves, prepare_step
+from unicorn_async.npu.step import PreparedStep, prepare_step
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.part import PreparedPart
+    from unicorn_async.npu.precision import Precision
     from unicorn_async.npu.recovery import Failure
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
@@ -107,9 +109,8 @@ class AttentionService:
         self.soft_cap = soft_cap
         self._runs: list[RunBuffers] = []
         self._free: asyncio.Queue[RunBuffers] = asyncio.Queue()
-        self._num_runs = 0
-        self._halves: WeakKeyDictionary[PreparedPart, tuple[PreparedPart, ...]] = WeakKeyDictionary()
         self._recovery = Recovery(context, self._runs, self._options.timeout_s or self.pace.wait_s)
+        self._runner = PartRunner(context.build, heads, self.pace, self._recovery)
         self._broken: NpuError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -125,9 +126,14 @@ class AttentionService:
             raise
 
     @property
+    def precision(self) -> Precision:
+        """How far off the kernels' answers may be."""
+        return PRECISIONS[self._context.build.products]
+
+    @property
     def counts(self) -> AttentionCounts:
         """What has been done until now."""
-        return AttentionCounts(self._num_runs, self._recovery.count)
+        return AttentionCounts(self._runner.num_runs, self._recovery.count)
 
     def allocate_cache(self, num_blocks: int, *, name: str = "NPU cache") -> NpuCache:
         """Allocate a layer's cache.
@@ -325,7 +331,7 @@ class AttentionService:
         """Do a part, and free the buffers."""
         failure: Failure | None = None
         try:
-            failure = await self._complete(buffers, part, cache, caller)
+            failure = await self._runner.complete(buffers, part, cache.buffer, caller)
             if failure is not None:
                 await self._recovery.settle(buffers)
                 raise failure.final()
@@ -338,48 +344,3 @@ class AttentionService:
                 self._free.put_nowait(buffers)
             else:  # the loop ends, and cancels this task; the run goes on
                 buffers.ended.add_done_callback(lambda _: self._free.put_nowait(buffers))
-
-    async def _complete(
-        self, buffers: RunBuffers, part: PreparedPart, cache: NpuCache, caller: Caller
-    ) -> Failure | None:
-        """Copy queries, compute, copy the results; returns what failed in a new context too.
-
-        What the driver ends for the time that it takes is done again in halves, and they in theirs.
-        """
-        if (call := caller.call) is None:
-            return None
-        load, is_shared = call.load, call.is_shared
-        if part in self._halves or self.pace.is_too_long(part):
-            return await self._complete_all(buffers, self._halve(part, is_shared=is_shared), cache, caller)
-        await caller.copy(lambda: load(buffers, part), call.load_bytes(part))
-        failure = await self._recovery.attempt(buffers, cache.buffer)
-        if failure is not None:
-            is_slow, generation, reason, failure = failure.is_timeout, failure.generation, str(failure.error), None
-            await self._recovery.renew(generation, reason)
-            if is_slow:
-                self.pace.timed_out(part)
-            if is_slow and can_be_cut(part):
-                return await self._complete_all(buffers, self._halve(part, is_shared=is_shared), cache, caller)
-            failure = await self._recovery.attempt(buffers, cache.buffer)
-        if failure is not None:
-            return failure
-        self._num_runs += 1
-        if (call := caller.call) is not None:
-            unload = call.unload
-            await caller.copy(lambda: unload(buffers, part), call.unload_bytes(part))
-        return None
-
-    async def _complete_all(
-        self, buffers: RunBuffers, parts: Sequence[PreparedPart], cache: NpuCache, caller: Caller
-    ) -> Failure | None:
-        for part in parts:
-            failure = await self._complete(buffers, part, cache, caller)
-            if failure is not None:
-                return failure
-        return None
-
-    def _halve(self, part: PreparedPart, *, is_shared: bool) -> tuple[PreparedPart, ...]:
-        """Return a part's halves, for all layers the same."""
-        if part not in self._halves:
-            self._halves[part] = halves(self._context.build, self.heads, part, is_shared=is_shared)
-        return self._halves[part]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.doctor import find_npu, require_npu
 from unicorn_async.npu.geometry import NPU1, HeadLayout
 from unicorn_async.npu.host import NpuHost
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.npu.geometry import Chip
+    from unicorn_async.npu.manifest import Build
+    from unicorn_async.npu.measured import MeasuredRates
 
 
 LEAST_BLOCK_SIZE = 64  # tokens that one descriptor reads wherever they lie: fewer cap what a core can read
@@ -51,17 +54,39 @@ def fit_npu_options(model: Heads, options: EngineConfig) -> EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class NpuChoice:
-    """This machine's NPU, and the folder with kernels for it; `heads` are the model's.
+class NpuKernels:
+    """A build for a head_dim, the machine's software that it runs with, and its rates where a validation left some."""
 
-    Runs have `tasks_per_run` of the controller: few, until a validation has seen more of them end well.
-    """
+    build: Build
+    software: str
+    rates: MeasuredRates | None
+
+    @classmethod
+    def find(cls, host: NpuHost, builds: Path, chip: Chip, head_dim: int) -> NpuKernels:
+        """Look for them; raises NpuBuildError where there are none."""
+        build, software = find_build(builds, chip, head_dim), host.npu_software()
+        return cls(build, software, find_rates(builds, build, software))
+
+    @property
+    def tasks_per_run(self) -> int:
+        """How many tasks of the controller a run has: few, until a validation has seen more of them end well."""
+        return FEW_TASKS if self.rates is None else self.rates.tasks_per_run
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What times that are measured with them are of."""
+        return (self.build.sha256, self.software, self.tasks_per_run)
+
+
+@dataclass(frozen=True, slots=True)
+class NpuChoice:
+    """This machine's NPU, and the folder with kernels for it; `heads` are the model's."""
 
     name: str
     host: NpuHost
     builds: Path
     heads: AttentionHeads
-    tasks_per_run: int = FEW_TASKS
+    kernels: NpuKernels
 
     @classmethod
     def find(cls, model: Heads, options: EngineConfig) -> NpuChoice:
@@ -73,9 +98,19 @@ class NpuChoice:
         """
         host, builds = NpuHost(), build_dir()
         device, chip = require_npu(host)
-        rates = find_rates(builds, find_build(builds, chip, model.head_dim))
-        tasks = FEW_TASKS if rates is None else rates.tasks_per_run
-        return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options), tasks)
+        kernels = NpuKernels.find(host, builds, chip, model.head_dim)
+        return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options), kernels)
+
+
+def this_identity(model: Heads) -> tuple[object, ...] | None:
+    """Return what times of this machine's NPU are of; None where it has no kernels for the model, or is none."""
+    host, chip = NpuHost(), this_chip()
+    if chip is None:
+        return None
+    try:
+        return NpuKernels.find(host, build_dir(), chip, model.head_dim).identity
+    except NpuBuildError:
+        return None
 
 
 def this_chip() -> Chip | None:

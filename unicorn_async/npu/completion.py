@@ -8,6 +8,7 @@ taken so far, so a completion is seen late by an eighth of a run at most, and lo
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -20,11 +21,8 @@ if TYPE_CHECKING:
     import pyxrt
 
 _SHORTEST_S, _LONGEST_S, _SHARE = 20e-6, 2e-3, 8
-
-_NO_END_HINT = (
-    "the driver, which ends runs that hang, has not ended it: start this program again; `unicorn npu doctor` tells"
-    " whether the NPU works in a new context"
-)
+_log = logging.getLogger(__name__)
+_RUNNING = 3  # a state of XRT's that pyxrt has no name for
 
 
 class RunEnd(Enum):
@@ -51,13 +49,17 @@ class _Watched:
 
 
 class CompletionThread:
-    """Watches runs; its thread starts with the first of them. The device owns it."""
+    """Watches runs; its thread starts with the first of them. The device owns it.
+
+    If the thread ends by an error, every run is one whose state can't be read, those that are watched later included.
+    """
 
     def __init__(self) -> None:
         self._watched: list[_Watched] = []
         self._wakeup = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._failure = ""
 
     def watch(self, handle: pyxrt.run, *, name: str, timeout_s: float) -> asyncio.Future[RunEnd]:
         """Return a future for the end of a run that was started.
@@ -72,6 +74,9 @@ class CompletionThread:
         with self._wakeup:
             if self._closed:
                 raise NpuError(f"{name}: watched after the device was closed")
+            if self._failure:
+                waiter.future.set_exception(self._unwatched(watched))
+                return waiter.future
             self._watched.append(watched)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="unicorn-npu-completion", daemon=True)
@@ -91,6 +96,21 @@ class CompletionThread:
         self._watched.clear()
 
     def _run(self) -> None:
+        try:
+            self._watch_all()
+        except BaseException as exc:
+            _log.exception("the thread that watches the NPU's runs ended")
+            with self._wakeup:
+                self._failure = f"the thread that watches runs ended: {exc!r}"
+                left = self._watched[:]
+                self._watched.clear()
+            for watched in left:
+                _resolve(watched.waiter, self._unwatched(watched))
+
+    def _unwatched(self, watched: _Watched) -> NpuContextLostError:
+        return NpuContextLostError(f"{watched.name}: the state of the run can't be read: {self._failure}")
+
+    def _watch_all(self) -> None:
         while True:
             with self._wakeup:
                 while not self._watched and not self._closed:
@@ -125,21 +145,26 @@ def _interval(elapsed_s: float) -> float:
 
 
 def _look(watched: _Watched) -> RunEnd | NpuError | None:
+    try:
+        return _end(watched)
+    except Exception as exc:  # of another pyxrt, or of too little memory: whoever waits has to hear of any
+        return NpuContextLostError(f"{watched.name}: the state of the run can't be read: {exc!r}")
+
+
+def _end(watched: _Watched) -> RunEnd | NpuError | None:
     import pyxrt
 
     states = pyxrt.ert_cmd_state
-    try:
-        state = watched.handle.state()
-    except Exception as exc:
-        return NpuContextLostError(f"{watched.name}: the state of the run can't be read: {exc}")
+    state = watched.handle.state()
     if state == states.ERT_CMD_STATE_COMPLETED:
         return RunEnd.COMPLETED
     if state == states.ERT_CMD_STATE_TIMEOUT:
         return RunEnd.TIMEOUT
-    if state in (states.ERT_CMD_STATE_NEW, states.ERT_CMD_STATE_QUEUED, states.ERT_CMD_STATE_SUBMITTED):
+    waiting = (states.ERT_CMD_STATE_NEW, states.ERT_CMD_STATE_QUEUED, states.ERT_CMD_STATE_SUBMITTED)
+    if state in waiting or int(state) == _RUNNING:
         if time.monotonic() - watched.started_s <= watched.timeout_s:
             return None
-        return NpuTimeoutError(f"{watched.name}: no end after {watched.timeout_s} s; {_NO_END_HINT}")
+        return NpuTimeoutError(f"{watched.name}: no end after {watched.timeout_s} s, nor has the driver ended it")
     return RunEnd.LOST
 
 

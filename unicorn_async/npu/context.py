@@ -32,7 +32,7 @@ class Context:
         """Load the build's xclbin.
 
         Raises:
-            NpuBuildError: the xclbin has no fitting kernel, or is for another chip.
+            NpuBuildError: the xclbin has no fitting kernel, is for another chip, or is not the build's any more.
             NpuBusyError: no context or not enough columns are free.
         """
         self.device = device
@@ -43,6 +43,7 @@ class Context:
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         if build.chip is not device.chip:
             raise NpuBuildError(f"{build.xclbin}: built for {build.chip.name}, this is {device.chip.name}")
+        self._image, self._name = self._read()
         self._open()
         self.instruction_group = self._group(_INSTRUCTIONS)
         self.groups = tuple(self._group(_FIRST_BUFFER + argument) for argument in Argument)
@@ -90,13 +91,18 @@ class Context:
         self._kernel = None
         self._context = None
 
-    def _open(self) -> None:
+    def _read(self) -> tuple[pyxrt.xclbin, str]:
+        """Return the xclbin, which is read this once, and its kernel: a context made anew has the kernels of the first.
+
+        By then other ones may lie there, whose instructions and answers nobody has checked.
+        """
         import pyxrt
 
         path = str(self.build.xclbin)
         with xrt_errors(f"reading {path}"):
             image = pyxrt.xclbin(path)
             kernels = [(kernel.get_name(), kernel.get_num_args()) for kernel in image.get_kernels()]
+        self.build.check_file()
         fitting = [name for name, count in kernels if count >= _FIRST_BUFFER + len(Argument)]
         name = next((name for name in fitting if name.startswith(KERNEL_PREFIX)), None)
         if name is None:
@@ -104,10 +110,15 @@ class Context:
                 f"{path}: expected a kernel {KERNEL_PREFIX} with {_FIRST_BUFFER + len(Argument)} arguments,"
                 f" got {kernels}"
             )
-        with xrt_errors(f"loading {path}"):
-            uuid = self.device.handle.register_xclbin(image)
+        return image, name
+
+    def _open(self) -> None:
+        import pyxrt
+
+        with xrt_errors(f"loading {self.build.xclbin}"):
+            uuid = self.device.handle.register_xclbin(self._image)
             self._context = pyxrt.hw_context(self.device.handle, uuid)
-            self._kernel = pyxrt.kernel(self._context, name)
+            self._kernel = pyxrt.kernel(self._context, self._name)
         self.generation += 1
 
     def _group(self, argument: int) -> int:

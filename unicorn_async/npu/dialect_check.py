@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.npu.geometry import Chip
-    from unicorn_async.npu.schedule import Core
+    from unicorn_async.npu.schedule import Team
     from unicorn_async.npu.transaction import Dialect
 
 _MASK_WRITE, _MASK_WRITE_WORDS = 3, 7
@@ -24,11 +24,11 @@ _ROWS, _MEMORY_ROWS, _MAX_COLUMNS = 6, 1, 8  # of the array; npu1 has a fifth co
 _SHOWN_WORDS = 8
 
 
-def dialect_problem(dialect: Dialect, chip: Chip, cores: Sequence[Core]) -> str | None:
-    """Return what no build for this chip, with these cores, says; None where it is as it should be."""
+def dialect_problem(dialect: Dialect, chip: Chip, teams: Sequence[Team]) -> str | None:
+    """Return what no build for this chip, with these teams, says; None where it is as it should be."""
     if not is_linear(dialect.descriptor):
         return f"descriptor: expected a linear transfer, got {dialect.descriptor}"
-    return _header_problem(dialect.header, chip) or _preamble_problem(dialect.preamble, chip, cores)
+    return _header_problem(dialect.header, chip) or _preamble_problem(dialect.preamble, chip, teams)
 
 
 def max_overhead_bytes(chip: Chip) -> int:
@@ -47,8 +47,8 @@ def _header_problem(header: tuple[int, int], chip: Chip) -> str | None:
     return None
 
 
-def _preamble_problem(preamble: Sequence[Sequence[int]], chip: Chip, cores: Sequence[Core]) -> str | None:
-    """Each channel's tokens are routed once at most, and those of the cores are, because runs wait for them."""
+def _preamble_problem(preamble: Sequence[Sequence[int]], chip: Chip, teams: Sequence[Team]) -> str | None:
+    """Each channel's tokens are routed once at most, and those of the teams are, because runs wait for them."""
     registers = _control_registers(chip)
     routed: set[int] = set()
     for words in preamble:
@@ -56,8 +56,8 @@ def _preamble_problem(preamble: Sequence[Sequence[int]], chip: Chip, cores: Sequ
             shown = list(words[:_SHOWN_WORDS])
             return f"preamble: expected a route of tokens for each channel of {chip.columns} columns, got {shown}"
         routed.add(words[2])
-    for core in cores:
-        for channel in (core.source, core.sink):
+    for team in teams:
+        for channel in (team.source, team.sink):
             if channel.control not in routed:
                 return f"preamble: no route for the tokens of {channel}"
     return None

@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuUnavailableError
 from unicorn_async.npu.geometry import CHIPS
-from unicorn_async.npu.packages import driver_hint, install_hint, module_hint
+from unicorn_async.npu.memlock import LEAST_BYTES, RAISE_HINT
+from unicorn_async.npu.packages import (
+    driver_hint,
+    firmware_hint,
+    install_hint,
+    load_hint,
+    module_hint,
+    refusal_hint,
+    run_hint,
+    version_hint,
+)
+from unicorn_async.npu.xrt import told_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from unicorn_async.npu.geometry import Chip
     from unicorn_async.npu.host import AccelNode, NpuHost, PciDevice
 
-MEMLOCK_BYTES = 64 << 20  # the first open of the device locks so much
+_CORE, _PLUGIN = "libxrt_core.so.2", "libxrt_driver_xdna.so.2"
 # The oldest ones that are known to us from a release of linux-firmware; that older ones fail has not been seen.
 _FIRMWARE = {"npu1": (1, 5, 2, 380), "npu2": (1, 0, 0, 63)}
+# With older ones others' first runs ended with ABORT.
+_FIRMWARE_OF_RUNS = {"npu1": (1, 5, 5, 391)}
 # What we conclude from versions, limits and places; an XRT that opens the NPU shows that they do not matter.
 _GUESSES = frozenset({"firmware", "memlock", "XRT", "XRT's NPU plugin", "pyxrt"})
-_VERSION_ERRORS = (errno.EOPNOTSUPP, errno.EINVAL)
+_MEMLOCK_ERRORS = (errno.ENOMEM, errno.EAGAIN)
+_ACCESS_REMEDIES = {
+    errno.EACCES: "add the user to the group render: `sudo usermod -aG render $USER`, then log in again",
+    errno.EPERM: (
+        "something other than the file's mode forbids it, as the device policy of a container does: start it with the"
+        " device, such as `--device /dev/accel/accel0`, or allow it in the service's unit (DeviceAllow)"
+    ),
+}
+_MISSING_LIBRARY = re.compile(r"(\S+\.so[.\d]*): cannot open shared object file")
+# Of the device file, which is opened before any version plays a part: shared virtual addressing was not bound.
 _IOMMU_ERRORS = (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.ENOSPC)
 
 
@@ -60,7 +84,7 @@ def examine(host: NpuHost) -> tuple[Finding, ...]:
         *_xrt(host),
     )
     failed = {finding.check for finding in findings if not finding.ok}
-    if failed and failed <= _GUESSES and host.opens_device(device.address):
+    if failed and failed <= _GUESSES and host.opening_failure(device.address) is None:
         return tuple(finding if finding.ok else _overruled(finding) for finding in findings)
     return findings
 
@@ -72,6 +96,38 @@ def _overruled(finding: Finding) -> Finding:
 def first_problem(host: NpuHost) -> Finding | None:
     """Return the first check that failed, or None."""
     return next((finding for finding in examine(host) if not finding.ok), None)
+
+
+def opening_by_xrt(host: NpuHost) -> Finding:
+    """Have XRT open the NPU of a machine on which `examine` found nothing wrong: its plugin asks the driver more."""
+    device, chip = require_npu(host)
+    failure = host.opening_failure(device.address)
+    if failure is None:
+        return Finding("XRT and the NPU", True, f"XRT opens the {chip.name}")
+    return Finding("XRT and the NPU", False, f"XRT does not open the NPU: {failure}", _failure_remedy(host, failure))
+
+
+def _failure_remedy(host: NpuHost, failure: str) -> str:
+    """Return what to do about XRT's own words."""
+    if (missing := _MISSING_LIBRARY.search(failure)) is not None:
+        name = missing.group(1).rpartition("/")[2]
+        found = host.library(name)
+        if found is None:
+            return f"{name} is not installed: {install_hint(host)}"
+        return f"{name} is in {found.parent}, where the loader does not look: `export LD_LIBRARY_PATH={found.parent}`"
+    number = told_number(failure)
+    if number in _MEMLOCK_ERRORS:
+        return RAISE_HINT
+    if number in _ACCESS_REMEDIES:
+        return _ACCESS_REMEDIES[number]
+    if number in (errno.EOPNOTSUPP, errno.EINVAL):
+        return version_hint(host)
+    if number == errno.ENODEV:
+        return (
+            "XRT's NPU plugin finds no NPU, or is not of the same version as XRT, which then does not load it; if it"
+            f" is, {version_hint(host)}"
+        )
+    return "`dmesg | grep -E 'amdxdna|xdna_mailbox'` may say more"
 
 
 def npu_chip(host: NpuHost) -> Chip:
@@ -116,7 +172,7 @@ def _kernel(host: NpuHost, device: PciDevice, chip: Chip) -> Iterator[Finding]:
             "driver",
             False,
             f"the kernel ({release}) has not loaded amdxdna",
-            "it is part of Linux 6.14 and newer (`modprobe amdxdna`); for older kernels there is AMD's DKMS package",
+            load_hint(host),
         )
         return
     yield _driver(host, release)
@@ -127,7 +183,7 @@ def _kernel(host: NpuHost, device: PciDevice, chip: Chip) -> Iterator[Finding]:
             "device file",
             False,
             "amdxdna is loaded, but there is no /dev/accel/accel* for the NPU",
-            "the driver refused the NPU: `dmesg | grep amdxdna` says why; often the firmware, or an IOMMU that is off",
+            refusal_hint(host),
         )
         return
     yield Finding("device file", True, str(node.path))
@@ -141,17 +197,22 @@ def _driver(host: NpuHost, release: str) -> Finding:
 
 
 def _firmware(host: NpuHost, device: PciDevice, chip: Chip, node: AccelNode | None) -> Finding:
-    remedy = "install a current linux-firmware (files in /lib/firmware/amdnpu), then reboot"
+    remedy = firmware_hint(host)
     if node is None or node.firmware is None:
-        files = host.firmware_files(device.device)
+        files = host.firmware_files(device)
         if files:
             return Finding("firmware", True, f"{files[-1].name} is installed; the driver tells no version")
-        folder = f"/lib/firmware/amdnpu/{device.device[2:]}_*"
-        return Finding("firmware", False, f"none: the driver tells no version, and {folder} is empty", remedy)
+        folders = " or ".join(f"/lib/firmware/amdnpu/{name}" for name in host.firmware_folders(device))
+        return Finding("firmware", False, f"none: the driver tells no version, and nothing is in {folders}", remedy)
     version, oldest = _version(node.firmware), _FIRMWARE[chip.name]
     if version < oldest:
         return Finding("firmware", False, f"{node.firmware} is older than {'.'.join(map(str, oldest))}", remedy)
-    return Finding("firmware", True, node.firmware)
+    of_runs = _FIRMWARE_OF_RUNS.get(chip.name, oldest)
+    note = (
+        f"it is older than {'.'.join(map(str, of_runs))}, with which others' kernels ran: where runs end with ABORT and"
+        f" the kernel's log has `xdna_mailbox … ret -22` or `Command bo size … too large`, {run_hint(host)}"
+    )
+    return Finding("firmware", True, node.firmware, note if version < of_runs else "")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -160,15 +221,9 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _memlock(host: NpuHost) -> Finding:
     limit = host.memlock_bytes()
-    if limit is not None and limit < MEMLOCK_BYTES:
-        return Finding(
-            "memlock",
-            False,
-            f"{limit:,} bytes may be locked, opening the NPU locks {MEMLOCK_BYTES:,}, and its buffers more",
-            "`sudo prlimit --pid $$ --memlock=unlimited` in this shell, for now; for good, `[Service]` with"
-            " `LimitMEMLOCK=infinity` in /etc/systemd/system/user@.service.d/memlock.conf, then log in again"
-            " (limits.d does not reach terminals under user@.service), or in a service's own unit",
-        )
+    if limit is not None and limit < LEAST_BYTES:
+        summary = f"{limit:,} bytes may be locked, opening the NPU locks {LEAST_BYTES:,}, and its buffers more"
+        return Finding("memlock", False, summary, RAISE_HINT)
     return Finding("memlock", True, "unknown" if limit is None else "enough")
 
 
@@ -177,41 +232,58 @@ def _opening(host: NpuHost, node: AccelNode) -> Finding:
     if not number:
         return Finding("access", True, f"{node.path} can be opened")
     summary = f"opening {node.path}: {os.strerror(number)} ({number})"
-    if number in (errno.EACCES, errno.EPERM):
-        remedy = "add the user to the group render: `sudo usermod -aG render $USER`, then log in again"
-    elif number in _VERSION_ERRORS and host.has_iommu() and (hint := driver_hint(host)) is not None:
-        remedy = hint
+    if number in _ACCESS_REMEDIES:
+        remedy = _ACCESS_REMEDIES[number]
     elif number in _IOMMU_ERRORS:
-        state = "runs" if host.has_iommu() else "does not run"
-        remedy = (
-            f"the NPU needs the IOMMU and shared virtual addressing (an IOMMU {state}): switch it on in the firmware's"
-            " set-up, and take amd_iommu=off or iommu=off out of the kernel's command line"
-        )
-    elif number in (errno.ENOMEM, errno.EAGAIN):
-        remedy = "raise the memlock limit (`sudo prlimit --pid $$ --memlock=unlimited` in this shell)"
+        remedy = _iommu_remedy(host)
+    elif number in _MEMLOCK_ERRORS:
+        remedy = RAISE_HINT
     else:
         remedy = "`dmesg | grep amdxdna` says more"
     return Finding("access", False, summary, remedy)
 
 
+def _iommu_remedy(host: NpuHost) -> str:
+    found = " ".join(word for word in host.command_line() if "iommu" in word) or "nothing of an IOMMU"
+    if host.has_iommu():
+        return (
+            "the driver could not bind shared virtual addressing, though an IOMMU runs: others needed `amd_iommu=on"
+            f" iommu=pt` on the kernel's command line (this one has {found}), and a reboot; `dmesg | grep amdxdna`"
+        )
+    return (
+        "the NPU needs the IOMMU and shared virtual addressing, and an IOMMU does not run: switch it on in the"
+        f" firmware's set-up, and take amd_iommu=off or iommu=off out of the kernel's command line (it has {found})"
+    )
+
+
 def _xrt(host: NpuHost) -> Iterator[Finding]:
-    core = host.library("libxrt_core.so.2")
+    core = host.library(_CORE)
     if core is None:
-        yield Finding("XRT", False, "libxrt_core.so.2 is not installed", f"install XRT: {install_hint(host)}")
+        yield Finding("XRT", False, f"{_CORE} is not installed", f"install XRT: {install_hint(host)}")
         return
     yield Finding("XRT", True, str(core))
-    plugin = host.library("libxrt_driver_xdna.so.2")
-    if plugin is None or plugin.parent != core.parent:
-        where = f"it is in {plugin.parent}, XRT in {core.parent}" if plugin else "it is not installed"
-        yield Finding(
-            "XRT's NPU plugin",
-            False,
-            f"libxrt_driver_xdna.so.2: {where}; without it XRT finds no NPU",
-            f"install the plugin of the same version as XRT, into the same place: {install_hint(host)}",
-        )
+    folders = [path.parent for path in host.libraries(_PLUGIN)]
+    if core.parent not in folders:
+        where = f"it is in {folders[0]}, XRT in {core.parent}" if folders else "it is not installed"
+        summary = f"{_PLUGIN}: {where}; without it XRT finds no NPU"
+        yield Finding("XRT's NPU plugin", False, summary, _plugin_remedy(host, core))
     else:
-        yield Finding("XRT's NPU plugin", True, str(plugin))
+        yield Finding("XRT's NPU plugin", True, str(core.with_name(_PLUGIN)))
     yield _pyxrt(host)
+
+
+def _plugin_remedy(host: NpuHost, core: Path) -> str:
+    """Return what to do about an XRT without the plugin; another one may have it, and be hidden by this."""
+    folders = {path.parent for path in host.libraries(_PLUGIN)}
+    whole = next((path.parent for path in host.libraries(_CORE) if path.parent in folders), None)
+    if whole is None:
+        return f"install the plugin of the same version as XRT, into the same place: {install_hint(host)}"
+    if core.parent in host.library_path():
+        return f"the XRT in {whole} has one: take {core.parent} out of this shell's LD_LIBRARY_PATH and XILINX_XRT"
+    return (
+        f"the XRT in {whole} has one, and the loader finds the other first: `export LD_LIBRARY_PATH={whole}` in this"
+        f" shell, or remove the one in {core.parent}"
+    )
 
 
 def _pyxrt(host: NpuHost) -> Finding:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.npu.precision import Products
 
 HEAD_DIMS = (64, 128, 256)
 CORE_BUFFER_BYTES = 8192  # of a core's stream: parameters, queries, or a chunk of keys and values
-PARAMETER_WORDS = 16  # of a core, before the bounds of its rows
+CORES_PER_TEAM = 2  # that get the same buffers, and work on other rows each
+PARAMETER_WORDS = 16  # of an item, before the bounds of its rows
 TILE_M = 4
 TILE_DEPTH = 8
 BF16_BYTES = 2
@@ -23,8 +25,8 @@ F32_BYTES = 4
 class Chip:
     """One generation of the NPU.
 
-    Two cores of each column work, because the interface to memory has two reading channels there, and each core has a
-    stream of its own.
+    The four cores of a column are two teams, because the interface to memory has two reading channels there: each
+    team has a stream of its own, which the column's memory tile broadcasts to both of its cores.
     """
 
     name: str
@@ -34,11 +36,17 @@ class Chip:
     columns: int
     tile_n: int  # columns of the matrix unit's bf16 result, whose products npu2 emulates
     max_contexts: int
+    products: tuple[Products, ...]  # that kernels can be built with
+
+    @property
+    def num_teams(self) -> int:
+        """Teams of cores, each on an item at a time."""
+        return 2 * self.columns
 
     @property
     def num_cores(self) -> int:
-        """Cores that work, each on an item at a time."""
-        return 2 * self.columns
+        """Cores that work."""
+        return CORES_PER_TEAM * self.num_teams
 
     @property
     def tile_lanes(self) -> int:
@@ -46,8 +54,8 @@ class Chip:
         return TILE_M * self.tile_n
 
 
-NPU1 = Chip("npu1", "0x1502", 20, "aie2-none-unknown-elf", 4, 4, 6)
-NPU2 = Chip("npu2", "0x17f0", 21, "aie2p-none-unknown-elf", 8, 8, 16)
+NPU1 = Chip("npu1", "0x1502", 20, "aie2-none-unknown-elf", 4, 4, 6, (Products.BF16,))
+NPU2 = Chip("npu2", "0x17f0", 21, "aie2p-none-unknown-elf", 8, 8, 16, (Products.BF16, Products.BFP16))
 CHIPS = (NPU1, NPU2)
 
 
@@ -62,7 +70,8 @@ class HeadLayout:
 
     A layer's cache is (num_kv_heads, blocks, chunks of a block, K then V) bf16:
     K of a chunk is (keys / 4, head_dim / 8, 4 keys, 8 dims), V is (keys / 8, head_dim / 4, 4 dims, 8 keys).
-    Queries are (strips, head_dim, N) bf16, results (strips, head_dim, N) f32; row r of an item is in strip r // N.
+    Queries are (strips, head_dim, N) bf16, results (strips, head_dim, N) f32; row r of an item is in strip r // N, and
+    strip s is that of core s % CORES_PER_TEAM of a team.
     Raises UnsupportedModelError for a head_dim without kernels.
     """
 
@@ -82,13 +91,18 @@ class HeadLayout:
 
     @property
     def rows(self) -> int:
-        """Pairs of a query and a head that an item holds; their queries fill a buffer."""
-        return CORE_BUFFER_BYTES // (BF16_BYTES * self.head_dim)
+        """Pairs of a query and a head that an item holds; their queries fill a buffer for each core of a team."""
+        return CORES_PER_TEAM * CORE_BUFFER_BYTES // (BF16_BYTES * self.head_dim)
 
     @property
     def num_strips(self) -> int:
-        """Groups of N rows."""
+        """Groups of N rows of an item."""
         return self.rows // self.chip.tile_n
+
+    @property
+    def core_strips(self) -> int:
+        """Those of one core."""
+        return self.num_strips // CORES_PER_TEAM
 
     @property
     def strip_bytes(self) -> int:

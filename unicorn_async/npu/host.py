@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.npu.xrt import opens_device
+from unicorn_async.npu.xrt import opening_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _LIBRARY_DIRS = (
     "opt/xilinx/xrt/lib",
@@ -25,8 +25,18 @@ _LIBRARY_DIRS = (
 )
 _MAX_CACHE_BYTES = 64 << 20
 _RUN_LIMITS = (("tdr_timeout_ms", 1e-3), ("timeout_in_sec", 1.0))  # newer drivers have the first
-_USUAL_RUN_LIMIT_S = 2.0
+_USUAL_RUN_LIMIT_S = 2.0  # of drivers that have one of them
+_FIXED_RUN_LIMIT_S = 60.0  # of Linux's own driver, as long as that had neither
 _UNLIMITED = 1 << 62
+# By device and revision, as the driver's sources name them, of several ages for the last one.
+_FIRMWARE_FOLDERS = {
+    ("0x1502", "0x00"): ("1502_00",),
+    ("0x17f0", "0x10"): ("17f0_10",),
+    ("0x17f0", "0x11"): ("17f0_11",),
+    ("0x17f0", "0x20"): ("17f0_20", "17f0_10"),
+}
+# In a stanza of apt's: it is switched off, or has no binary packages.
+_NO_SOURCE = re.compile(r"enabled\s*:\s*(no|false|off|0)\s*|types\s*:\s*deb-src\s*", re.IGNORECASE)
 
 
 def library_path() -> tuple[Path, ...]:
@@ -48,10 +58,11 @@ def open_error(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A device of AMD on the PCI bus; `device` as in its file, such as 0x1502."""
+    """A device of AMD on the PCI bus; `device` and `revision` as in their files, such as 0x1502 and 0x00."""
 
     address: str
     device: str
+    revision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +83,13 @@ class NpuHost:
     python_path: tuple[Path, ...] | None = None  # None = this interpreter's
     extension_suffix: str | None = None  # of this interpreter's compiled modules; None = ask it
     library_path: Callable[[], tuple[Path, ...]] = library_path
-    opens_device: Callable[[str], bool] = opens_device
+    opening_failure: Callable[[str], str | None] = opening_failure  # of XRT, by the address on the PCI bus
 
     def amd_devices(self) -> tuple[PciDevice, ...]:
         """Return AMD's devices on the PCI bus."""
         folders = sorted(self._glob("sys/bus/pci/devices/*"))
         return tuple(
-            PciDevice(folder.name, _text(folder / "device") or "")
+            PciDevice(folder.name, _text(folder / "device") or "", _text(folder / "revision") or "")
             for folder in folders
             if _text(folder / "vendor") == "0x1022"
         )
@@ -89,7 +100,7 @@ class NpuHost:
             AccelNode(
                 self.root / "dev/accel" / folder.name,
                 _text(folder / "device/device") or "",
-                _text(folder / "device/fw_version"),
+                _text(folder / "device/fw_version") or None,
             )
             for folder in sorted(self._glob("sys/class/accel/accel*"))
             if _text(folder / "device/vendor") == "0x1022" and (self.root / "dev/accel" / folder.name).exists()
@@ -103,16 +114,24 @@ class NpuHost:
         """Whether the loaded amdxdna is the kernel's own: others taint it with an O."""
         return self.has_driver() and "O" not in (_text(self.root / "sys/module/amdxdna/taint") or "")
 
+    def npu_software(self) -> str:
+        """Return what an NPU's times are of besides its kernels: its firmware, and its driver by its age."""
+        firmware = next((node.firmware for node in self.accel_nodes() if node.firmware), "unknown")
+        own = "Linux's own driver" if self.has_in_tree_driver() else "another driver than Linux's own"
+        version = _text(self.root / "sys/module/amdxdna/version") or "unknown"
+        return f"firmware {firmware}, {own}, version {version}, Linux {'.'.join(self.kernel_release().split('.')[:2])}"
+
     def run_limit_s(self) -> float | None:
         """Return after how long the driver ends a run, or None if it never does.
 
-        Where it does not tell, or tells root alone, it is what amdxdna has without being told otherwise.
+        Where it tells root alone, it is what amdxdna has without being told otherwise.
         """
-        for name, unit in _RUN_LIMITS:
-            text = _text(self.root / "sys/module/amdxdna/parameters" / name) or ""
+        files = [(self.root / "sys/module/amdxdna/parameters" / name, unit) for name, unit in _RUN_LIMITS]
+        for path, unit in files:
+            text = _text(path) or ""
             if text.isascii() and text.isdigit():
                 return int(text[:9]) * unit or None
-        return _USUAL_RUN_LIMIT_S
+        return _USUAL_RUN_LIMIT_S if any(_is_there(path) for path, _ in files) else _FIXED_RUN_LIMIT_S
 
     def os_release(self) -> dict[str, str]:
         """Return what the distribution says of itself, by its names, such as ID and VERSION_ID."""
@@ -120,13 +139,31 @@ class NpuHost:
         pairs = (line.partition("=") for line in lines if "=" in line)
         return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
-    def has_package_source(self, name: str) -> bool:
-        """Whether apt knows a source whose file is named after it."""
-        return bool(self._glob(f"etc/apt/sources.list.d/*{name}*"))
+    def has_package_source(self, suite: str, archive: str = "") -> bool:
+        """Whether a source that apt takes has this suite, of an archive in whose address this is.
+
+        One that is switched off has not, nor one that is left from an earlier release under another ending.
+        """
+        return any(_is_source(stanza, suite, archive) for stanza in self._package_sources())
+
+    def _package_sources(self) -> Iterator[str]:
+        folder = "etc/apt/sources.list.d"
+        for path in (self.root / "etc/apt/sources.list", *self._glob(f"{folder}/*.list")):
+            yield from (line for line in (_text(path) or "").splitlines() if line.startswith("deb "))
+        for path in self._glob(f"{folder}/*.sources"):
+            yield from re.split(r"\n\s*\n", _text(path) or "")
+
+    def built_driver(self) -> Path | None:
+        """Return the amdxdna that DKMS has built for this kernel, which goes before the kernel's own."""
+        return next(iter(self._glob(f"lib/modules/{self.kernel_release()}/updates/**/amdxdna.ko*")), None)
 
     def kernel_release(self) -> str:
         """Return the kernel's release, such as 6.14.0-15-generic."""
         return _text(self.root / "proc/sys/kernel/osrelease") or "unknown"
+
+    def command_line(self) -> tuple[str, ...]:
+        """Return the words of the kernel's command line."""
+        return tuple((_text(self.root / "proc/cmdline") or "").split())
 
     def has_iommu(self) -> bool:
         """Whether the kernel runs an IOMMU."""
@@ -140,15 +177,31 @@ class NpuHost:
                 return _UNLIMITED if soft == "unlimited" else int(soft) if soft.isdigit() else None
         return None
 
-    def firmware_files(self, device: str) -> tuple[Path, ...]:
-        """Return the firmware that is installed for a PCI device."""
-        return tuple(self._glob(f"lib/firmware/amdnpu/{device.removeprefix('0x')}_*/npu*"))
+    def firmware_folders(self, device: PciDevice) -> tuple[str, ...]:
+        """Return the folders, below the firmware's, of which the driver takes one for this device."""
+        return _FIRMWARE_FOLDERS.get((device.device, device.revision)) or tuple(
+            dict.fromkeys(
+                folder
+                for (number, _), folders in _FIRMWARE_FOLDERS.items()
+                for folder in folders
+                if number == device.device
+            )
+        )
+
+    def firmware_files(self, device: PciDevice) -> tuple[Path, ...]:
+        """Return the firmware that is installed for a device."""
+        folders = (f"lib/firmware/amdnpu/{name}/npu*" for name in self.firmware_folders(device))
+        return tuple(path for folder in folders for path in self._glob(folder))
 
     def library(self, name: str) -> Path | None:
         """Return where a shared library lies, or None: where the loader finds it, or in a usual place."""
+        return next(self.libraries(name), None)
+
+    def libraries(self, name: str) -> Iterator[Path]:
+        """Return every place in which a shared library lies, in the loader's order."""
         named = (folder / name for folder in self.library_path())
         usual = (self.root / folder / name for folder in _LIBRARY_DIRS)
-        return next((path for path in (*named, *self._cached_libraries(name), *usual) if _is_there(path)), None)
+        return (path for path in (*named, *self._cached_libraries(name), *usual) if _is_there(path))
 
     def _cached_libraries(self, name: str) -> list[Path]:
         """Return where the loader's cache has a library; it is binary, with paths that end in a zero byte."""
@@ -177,6 +230,10 @@ class NpuHost:
         """Return where this Python looks for modules."""
         return tuple(Path(entry) for entry in sys.path if entry) if self.python_path is None else self.python_path
 
+    def own_modules(self) -> Path:
+        """Return where this Python's environment has its compiled packages."""
+        return Path(sysconfig.get_path("platlib"))
+
     def module_suffixes(self) -> tuple[str, ...]:
         """Return the endings of compiled modules that this Python takes."""
         suffix = self.extension_suffix or str(sysconfig.get_config_var("EXT_SUFFIX"))
@@ -194,6 +251,14 @@ def _is_there(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+def _is_source(stanza: str, suite: str, archive: str) -> bool:
+    """Whether a stanza of apt's, or a line of its older format, is for a suite of an archive."""
+    lines = [line for line in stanza.splitlines() if not line.startswith("#")]
+    if any(_NO_SOURCE.fullmatch(line) for line in lines):
+        return False
+    return archive in "\n".join(lines) and any(suite in line.split() for line in lines)
 
 
 def _text(path: Path) -> str | None:

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.dialect_check import dialect_problem
 from unicorn_async.npu.geometry import HEAD_DIMS, chip_named
-from unicorn_async.npu.schedule import Core
+from unicorn_async.npu.schedule import Team
 from unicorn_async.npu.sources import own_source_hash
 from unicorn_async.npu.transaction import Dialect
 from unicorn_async.resources import npu_page
 
 if TYPE_CHECKING:
     from unicorn_async.npu.geometry import Chip
+    from unicorn_async.npu.precision import Products
 
-FORMAT = 2
+FORMAT = 4
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_XCLBIN_BYTES = 64 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -51,16 +52,20 @@ def tried() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One build, for a chip and a head_dim; `toolchain` says the versions of mlir-aie and of its compiler."""
+    """One build, for a chip and a head_dim, with one kind of products.
+
+    `toolchain` says the versions of mlir-aie and of its compiler.
+    """
 
     chip: Chip
     head_dim: int
+    products: Products
     xclbin: Path
     sha256: str
     source_sha256: str
     toolchain: dict[str, str]
     dialect: Dialect
-    cores: tuple[Core, ...]
+    teams: tuple[Team, ...]
 
     def check_file(self) -> None:
         """Raise NpuBuildError if the xclbin is not the one that was built."""
@@ -170,39 +175,44 @@ def _parse(path: Path, fields: Any) -> Build:
         raise NpuBuildError(f"{path}: unknown chip {fields['chip']!r} or head_dim {fields['head_dim']!r}")
     if _number(fields["columns"]) != chip.columns:
         raise NpuBuildError(f"{path}: columns: {chip.name} has {chip.columns}, got {fields['columns']!r}; {_HINT}")
+    products = next((kind for kind in chip.products if kind.value == fields["products"]), None)
+    if products is None:
+        expected = ", ".join(kind.value for kind in chip.products)
+        raise NpuBuildError(f"{path}: products: expected {expected}, got {reprlib.repr(fields['products'])}; {_HINT}")
     name = f"{build_name(chip, head_dim)}.xclbin"
     if fields["xclbin"] != name:
         raise NpuBuildError(f"{path}: xclbin: expected {name}, got {reprlib.repr(fields['xclbin'])}")
     stream = fields["instructions"]
     header, descriptor = _words(stream["header"], 2), _words(stream["descriptor"], 6)
     preamble = tuple(_words(words, 7) for words in stream["preamble"])
-    cores = tuple(Core(*(_number(number) for number in core)) for core in fields["cores"])
-    _check_cores(path, chip, cores)
+    teams = tuple(Team(*(_number(number) for number in team)) for team in fields["teams"])
+    _check_teams(path, chip, teams)
     dialect = Dialect((header[0], header[1]), descriptor, preamble)
-    if problem := dialect_problem(dialect, chip, cores):
+    if problem := dialect_problem(dialect, chip, teams):
         raise NpuBuildError(f"{path}: instructions: {problem}; {_HINT}")
     return Build(
         chip=chip,
         head_dim=head_dim,
+        products=products,
         xclbin=path.with_name(name),
         sha256=_sha256(fields["sha256"]),
         source_sha256=_sha256(fields["source_sha256"]),
         toolchain=_toolchain(fields["toolchain"]),
         dialect=dialect,
-        cores=cores,
+        teams=teams,
     )
 
 
-def _check_cores(path: Path, chip: Chip, cores: tuple[Core, ...]) -> None:
+def _check_teams(path: Path, chip: Chip, teams: tuple[Team, ...]) -> None:
     in_range = all(
-        0 <= core.column < chip.columns and core.input_channel in (0, 1) and core.output_channel in (0, 1)
-        for core in cores
+        0 <= team.column < chip.columns and team.input_channel in (0, 1) and team.output_channel in (0, 1)
+        for team in teams
     )
-    sources, sinks = {core.source for core in cores}, {core.sink for core in cores}
-    if len(cores) != chip.num_cores or not in_range or len(sources) != len(cores) or len(sinks) != len(cores):
+    sources, sinks = {team.source for team in teams}, {team.sink for team in teams}
+    if len(teams) != chip.num_teams or not in_range or len(sources) != len(teams) or len(sinks) != len(teams):
         raise NpuBuildError(
-            f"{path}: cores: expected {chip.num_cores} of them in {chip.columns} columns, with channels of their own,"
-            f" got {cores}"
+            f"{path}: teams: expected {chip.num_teams} of them in {chip.columns} columns, with channels of their own,"
+            f" got {teams}"
         )
 
 
@@ -247,11 +257,12 @@ def manifest_json(build: Build) -> str:
         "chip": build.chip.name,
         "columns": build.chip.columns,
         "head_dim": build.head_dim,
+        "products": build.products.value,
         "xclbin": build.xclbin.name,
         "sha256": build.sha256,
         "source_sha256": build.source_sha256,
         "toolchain": build.toolchain,
         "instructions": asdict(build.dialect),
-        "cores": [[core.column, core.input_channel, core.output_channel] for core in build.cores],
+        "teams": [[team.column, team.input_channel, team.output_channel] for team in build.teams],
     }
     return json.dumps(fields, indent=2) + "\n"

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.manifest import Build
 
-FORMAT = 1
+FORMAT = 2
 MOST_TASKS = 1 << 16
 _MAX_BYTES = 4096
-_MAX_TEXT = 64
+_MAX_TEXT = 200
+_TEXTS = ("sha256", "software", "time")
 _RATES = ("bytes_per_s", "multiply_adds_per_s", "dispatch_s")
 
 _log = logging.getLogger(__name__)
@@ -29,10 +30,12 @@ _log = logging.getLogger(__name__)
 class MeasuredRates:
     """What all cores together read and compute a second, and what a layer with nothing to do takes.
 
-    Runs of `tasks_per_run` ended well. `sha256` is the measured build's, `time` when it was measured.
+    Runs of `tasks_per_run` ended well. `sha256` is the measured build's, `software` its machine's as
+    `NpuHost.npu_software` tells it, `time` when it was measured.
     """
 
     sha256: str
+    software: str
     time: str
     bytes_per_s: float
     multiply_adds_per_s: float
@@ -54,8 +57,22 @@ def write_rates(folder: Path, build: Build, rates: MeasuredRates) -> Path:
     return path
 
 
-def find_rates(folder: Path, build: Build) -> MeasuredRates | None:
-    """Return a build's rates; None where there are none. Those of another build, or of no form, are so for the log."""
+def remove_rates(folder: Path, build: Build) -> bool:
+    """Remove a build's rates, of which a validation has not come out right; returns whether there were any.
+
+    Raises OSError where they can't be removed.
+    """
+    path = rates_path(folder, build)
+    had_some = path.exists()
+    path.unlink(missing_ok=True)
+    return had_some
+
+
+def find_rates(folder: Path, build: Build, software: str) -> MeasuredRates | None:
+    """Return a build's rates with this software; None where there are none.
+
+    Those of another build, of another firmware or driver, or of no form, are so for the log.
+    """
     path = rates_path(folder, build)
     try:
         with path.open("rb") as file:
@@ -68,21 +85,26 @@ def find_rates(folder: Path, build: Build) -> MeasuredRates | None:
     if rates.sha256 != build.sha256:
         _log.warning("%s: measured with another build; `unicorn npu validate` measures this one", path)
         return None
+    if rates.software != software:
+        _log.warning(
+            "%s: measured with %s, this is %s; `unicorn npu validate` measures it", path, rates.software, software
+        )
+        return None
     return rates
 
 
 def _parse(values: object) -> MeasuredRates:
     fields: dict[str, Any] = values if isinstance(values, dict) else {}
-    texts, rates = [fields.get(key) for key in ("sha256", "time")], [fields.get(key) for key in _RATES]
+    texts, rates = [fields.get(key) for key in _TEXTS], [fields.get(key) for key in _RATES]
     are_rates = all(isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < inf for rate in rates)
     tasks = fields.get("tasks_per_run")
     are_tasks = type(tasks) is int and FEW_TASKS <= tasks <= MOST_TASKS
     are_right = are_rates and are_tasks and all(isinstance(text, str) for text in texts)
     if fields.get("format") != FORMAT or not are_right:
         raise NpuBuildError(
-            f"expected format {FORMAT} with sha256, time, more than 0 in {', '.join(_RATES)}, and {FEW_TASKS} to"
+            f"expected format {FORMAT} with {', '.join(_TEXTS)}, more than 0 in {', '.join(_RATES)}, and {FEW_TASKS} to"
             f" {MOST_TASKS} tasks_per_run"
         )
-    sha256, measured = (fields[key][:_MAX_TEXT] for key in ("sha256", "time"))
+    sha256, software, measured = (fields[key][:_MAX_TEXT] for key in _TEXTS)
     read, computed, dispatch = (float(fields[key]) for key in _RATES)
-    return MeasuredRates(sha256, measured, read, computed, dispatch, fields["tasks_per_run"])
+    return MeasuredRates(sha256, software, measured, read, computed, dispatch, fields["tasks_per_run"])

@@ -45,7 +45,7 @@ def parameters(
 
 
 def write_parameters(packets: NDArray[np.uint8], part: PreparedPart) -> None:
-    """Write the parameters of all of a part's items; `packets` is (items, 2 buffers) of bytes, flat."""
+    """Write the parameters of all of a part's items; `packets` is (items, 3 buffers) of bytes, flat."""
     items = packets.view(np.int32).reshape(-1, PACKET_BYTES // 4)[part.first : part.first + len(part.items)]
     items[:, : part.parameters.shape[1]] = part.parameters
 
@@ -53,9 +53,12 @@ def write_parameters(packets: NDArray[np.uint8], part: PreparedPart) -> None:
 def write_queries(packets: NDArray[np.uint8], heads: AttentionHeads, part: PreparedPart, q: Bf16Bits) -> None:
     """Write the queries of all of a part's items, out of `q`, (tokens, num_heads, head_dim) bf16."""
     layout, items = heads.layout, len(part.items)
-    halves = packets.view(np.uint16).reshape(-1, 2, layout.num_strips, layout.head_dim, layout.chip.tile_n)
+    strips = packets.view(np.uint16).reshape(
+        -1, PACKET_BYTES // CORE_BUFFER_BYTES * layout.core_strips, layout.head_dim, layout.chip.tile_n
+    )
     rows = q[part.tokens, part.heads].reshape(items, part.strips, layout.chip.tile_n, layout.head_dim)
-    halves[:items, 1, : part.strips] = rows.transpose(0, 1, 3, 2)
+    first = layout.core_strips  # behind the parameters, which fill a buffer
+    strips[:items, first : first + part.strips] = rows.transpose(0, 1, 3, 2)
 
 
 def read_results(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.errors import NpuTimeoutError
+from unicorn_async.npu.completion import RunEnd
 from unicorn_async.npu.geometry import BF16_BYTES, CORE_BUFFER_BYTES, F32_BYTES
 from unicorn_async.npu.packets import read_results, write_parameters, write_queries
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.npu.buffer import Buffer
-    from unicorn_async.npu.completion import RunEnd
     from unicorn_async.npu.context import Context, Run
     from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
 
-_NAN = np.uint32(0x7FC00000)
+_POISON = np.uint32(0x7FC5A5A5)  # a NaN that no arithmetic makes
 
 
 class RunBuffers:
@@ -38,6 +39,7 @@ class RunBuffers:
     ) -> None:
         self.number = number
         self.ended: asyncio.Future[RunEnd] | None = None
+        self._generation = 0  # of the context in which the last run was
         self._context = context
         self._run: Run | None = None
         self._part: PreparedPart | None = None
@@ -73,6 +75,15 @@ class RunBuffers:
         if self.ended is None or not self.ended.done() or self._run is None or self._run.is_closed:
             return False
         return self.ended.cancelled() or self.ended.exception() is not None
+
+    def took_too_long(self, generation: int) -> bool:
+        """Whether the last run was one of this context's, and was ended for its time, or given up."""
+        if self._generation != generation or self.ended is None:
+            return False
+        if not self.ended.done() or self.ended.cancelled():
+            return False
+        error = self.ended.exception()
+        return isinstance(error, NpuTimeoutError) or (error is None and self.ended.result() is RunEnd.TIMEOUT)
 
     def load(self, heads: AttentionHeads, part: PreparedPart, q: Bf16Bits) -> None:
         """Write what a run needs; what is left from a run of the same part stays."""
@@ -112,14 +123,40 @@ class RunBuffers:
         if self._run is None or self._run.is_closed:
             self._run = self._context.make_run(f"NPU attention {self.number}")
         self._run.start(self._instructions, self._part.stream.nbytes, (cache, *self._used))
+        self._generation = self._context.generation
         watch = self._context.device.completion.watch
         self.ended = watch(self._run.handle, name=self._run.name, timeout_s=timeout_s)
         return self.ended
 
     def poison(self) -> None:
         """Fill the results with NaN, so that a run which does nothing is seen."""
-        self.results.mapped.view(np.uint32)[:] = _NAN
+        self.results.mapped.view(np.uint32)[:] = _POISON
         self.results.to_device(0, self.results.nbytes)
+
+    def poison_loaded(self) -> None:
+        """Fill the results of what was loaded with NaN, wherever they go."""
+        offset, strips, used = self._loaded_results()
+        strips[used] = _POISON
+        self._used[1].to_device(offset, strips.nbytes)
+
+    def has_results(self) -> bool:
+        """Whether a run that has ended, and began with NaN, wrote all results of what was loaded."""
+        offset, strips, used = self._loaded_results()
+        self._used[1].from_device(offset, strips.nbytes)
+        return not (strips[used] == _POISON).any()
+
+    def _loaded_results(self) -> tuple[int, NDArray[np.uint32], NDArray[np.bool_]]:
+        """Return where the results are in their buffer, their strips (items, strips, words), and which have rows."""
+        part = self._part
+        assert part is not None, f"NPU frame {self.number}: nothing was loaded"
+        shape = (len(part.items), part.strips, -1)
+        offset = part.first * part.result_bytes
+        results = self._used[1].mapped[offset : offset + len(part.items) * part.result_bytes]
+        return (
+            offset,
+            results.view(np.uint32).reshape(shape),
+            np.asarray(part.used.reshape(shape).any(axis=2), np.bool_),
+        )
 
     def close(self) -> None:
         """Give the memory back; a second call does nothing. No run may be under way."""

@@ -1,8 +1,8 @@
-"""Turns each core's items into a run's instructions.
+"""Turns each team's items into a run's instructions.
 
-A core has two input tasks and two output tasks in flight at most, so its queues never overflow and a descriptor is
+A team has two input tasks and two output tasks in flight at most, so its queues never overflow and a descriptor is
 never rewritten while it is in use: before a third task, the first one's token is taken. An item's output task is pushed
-before its input, so a core can always get rid of its results. At the end all tokens are taken.
+before its input, so cores can always get rid of their results. At the end all tokens are taken.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
-from unicorn_async.npu.tile_budget import CHAIN, CORES_PER_COLUMN, MAX_RUN_BYTES, TASKS_IN_FLIGHT
+from unicorn_async.npu.geometry import BF16_BYTES, CORE_BUFFER_BYTES, CORES_PER_TEAM, F32_BYTES
+from unicorn_async.npu.tile_budget import CHAIN, MAX_RUN_BYTES, TASKS_IN_FLIGHT, TEAMS_PER_COLUMN
 from unicorn_async.npu.transaction import Channel, Direction, TransactionWriter, Transfer
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.transaction import Dialect
 
-PACKET_BYTES = 2 * CORE_BUFFER_BYTES  # of an item: its parameters, then its queries
-_INPUTS_PER_CORE = CHAIN * TASKS_IN_FLIGHT
+PACKET_BYTES = (1 + CORES_PER_TEAM) * CORE_BUFFER_BYTES  # of an item: its parameters, then its queries
+_INPUTS_PER_TEAM = CHAIN * TASKS_IN_FLIGHT
 
 
 class Argument(IntEnum):
@@ -33,8 +33,8 @@ class Argument(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
-    """Where a build has put a core that works: its column, and its channels there."""
+class Team:
+    """Where a build has put a team of cores: its column, and its channels there."""
 
     column: int
     input_channel: int
@@ -53,18 +53,26 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledItem:
-    """What of an item moves: its number among packets and results, its chunks in the cache, its results' bytes."""
+    """What of an item moves: its number among packets and results, its chunks in the cache, its results' bytes.
+
+    Its queries are as many elements as its results, and come in whole buffers.
+    """
 
     number: int
     runs: tuple[tuple[int, int], ...]
     result_offset: int
     result_bytes: int
 
+    @property
+    def packet_bytes(self) -> int:
+        """Bytes of its parameters and of the buffers that its queries take."""
+        return CORE_BUFFER_BYTES * (1 + -(-self.result_bytes * BF16_BYTES // (F32_BYTES * CORE_BUFFER_BYTES)))
 
-def instructions(dialect: Dialect, cores: Sequence[tuple[Core, Sequence[ScheduledItem]]]) -> TransactionWriter:
-    """Return the stream that has every core work through its items; cores take turns, task by task."""
+
+def instructions(dialect: Dialect, teams: Sequence[tuple[Team, Sequence[ScheduledItem]]]) -> TransactionWriter:
+    """Return the stream that has every team work through its items; teams take turns, task by task."""
     writer = TransactionWriter(dialect)
-    streams = [_CoreStream(writer, core, items) for core, items in cores if items]
+    streams = [_TeamStream(writer, team, items) for team, items in teams if items]
     for step in range(max((len(stream.tasks) for stream in streams), default=0)):
         for stream in streams:
             stream.push(step)
@@ -79,15 +87,15 @@ def stream_bytes(items: Sequence[ScheduledItem]) -> int:
     return transfers * 4 * (12 + 12 + 6 + 4)
 
 
-class _CoreStream:
-    """One core's tasks, in order."""
+class _TeamStream:
+    """One team's tasks, in order."""
 
-    def __init__(self, writer: TransactionWriter, core: Core, items: Sequence[ScheduledItem]) -> None:
+    def __init__(self, writer: TransactionWriter, team: Team, items: Sequence[ScheduledItem]) -> None:
         self._writer = writer
-        self._source, self._sink = core.source, core.sink
-        # Both cores of a column share its descriptors; which is which is told by their reading channel.
-        self._inputs = core.input_channel * _INPUTS_PER_CORE
-        self._outputs = CORES_PER_COLUMN * _INPUTS_PER_CORE + core.input_channel * TASKS_IN_FLIGHT
+        self._source, self._sink = team.source, team.sink
+        # Both teams of a column share its descriptors; which is which is told by their reading channel.
+        self._inputs = team.input_channel * _INPUTS_PER_TEAM
+        self._outputs = TEAMS_PER_COLUMN * _INPUTS_PER_TEAM + team.input_channel * TASKS_IN_FLIGHT
         self._num_outputs = 0
         self.tasks: list[tuple[ScheduledItem | None, list[Transfer]]] = []  # the item that begins with it
         for item in items:
@@ -125,7 +133,7 @@ class _CoreStream:
 
 
 def _transfers(item: ScheduledItem) -> list[Transfer]:
-    packet = Transfer(Argument.PACKETS, item.number * PACKET_BYTES, PACKET_BYTES)
+    packet = Transfer(Argument.PACKETS, item.number * PACKET_BYTES, item.packet_bytes)
     pieces = [
         Transfer(Argument.CACHE, offset + done, min(MAX_RUN_BYTES, size - done))
         for offset, size in item.runs

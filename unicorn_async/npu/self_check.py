@@ -1,8 +1,8 @@
 """Known questions for the kernels, asked at every start.
 
 A wrong memory group, wrong kernels or a stale cache give no error: they give a wrong answer. The answers are compared
-with float64's, value by value, and the weights' rounding by its mean over many: where a core rounds down, every single
-weight is right to its last bit, and all of them are too small.
+with float64's, value by value, and the rounding by its mean over many: where a core rounds down, every single weight is
+right to its last bit, and all of them are too small.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.questions import Question
 
-_TOLERANCE = 5e-3  # a weight and the sum of weights are off by 2^-9 each, at most, and values are 1 at most
-_MAX_BIAS = 8e-4  # the kernels' is 2e-4 at most; where a core rounds down it is -1e-3 or more, mostly -3e-3
 _NUM_WEIGHTS = 512  # that the bias is the mean of
 _NEEDLE_QUERIES = 5
 _ADVICE = "Build the kernels anew (`unicorn npu build`), and report what `unicorn npu validate` says"
@@ -40,25 +38,36 @@ async def self_check(attention: AttentionService) -> None:
     """
     heads, rng = attention.heads, np.random.default_rng(0)
     keys = heads.layout.chunk_keys
-    num_sequences = -(-heads.layout.chip.num_cores // heads.num_kv_heads)
+    num_sequences = -(-heads.layout.chip.num_teams // heads.num_kv_heads)
     shapes = ((1, 1), (2 * keys + 1, 1), (keys + 3, 3))
-    await _ask(
+    out, expected = await _ask(
         attention,
         [random_question(heads, rng, *shapes[row % 3]) for row in range(max(3, num_sequences))],
         window=0,
         what="random keys",
     )
+    size, precision = np.abs(expected).mean(), attention.precision
+    shift, error = float((out - expected).mean() / size), float(np.abs(out - expected).mean() / size)
+    if error > precision.mean_error:
+        raise NpuSelfCheckError(
+            f"NPU self-check, random keys: results are wrong by {error:.1e} of their size on average, expected"
+            f" {precision.mean_error} at most. {_ADVICE}"
+        )
     window = keys + 2
-    needles = [needle_question(heads, rng, 4 * keys + 3, _NEEDLE_QUERIES, window) for _ in range(num_sequences)]
+    rows = heads.layout.chip.tile_n + 1  # more than one core's, so that all of a team have some
+    num_needles = max(_NEEDLE_QUERIES, -(-rows // heads.group))
+    needles = [needle_question(heads, rng, 4 * keys + 3, num_needles, window) for _ in range(num_sequences)]
     await _ask(attention, needles, window=window, what="one key among many")
     queries = -(-_NUM_WEIGHTS // (num_sequences * heads.num_heads))
     light = [light_question(heads, rng, queries, attention.soft_cap) for _ in range(num_sequences)]
     out, expected = await _ask(attention, light, window=2, what="a small weight")
-    bias = float(((out - expected) / expected).mean())
-    if abs(bias) > _MAX_BIAS:
+    what, bias = (
+        ("weights", float(((out - expected) / expected).mean())) if precision.weights_tell else ("answers", shift)
+    )
+    if abs(bias) > precision.bias:
         raise NpuSelfCheckError(
-            f"NPU self-check: weights are off by {bias:.1e} of their size on average, expected {_MAX_BIAS} at most: the"
-            f" cores do not round to nearest. {_ADVICE}"
+            f"NPU self-check: {what} are off by {bias:.1e} of their size on average, expected {precision.bias} at most:"
+            f" the cores do not round to nearest. {_ADVICE}"
         )
 
 
@@ -97,7 +106,7 @@ async def _ask(
         for question in questions
     ]
     expected = np.concatenate(answers)
-    _compare(out, expected, f"{what}, window {window}")
+    _compare(out, expected, attention.precision.largest, f"{what}, window {window}")
     return out, expected
 
 
@@ -113,9 +122,9 @@ def _fill(cache: NpuCache, question: Question, table: tuple[int, ...]) -> None:
     cache.write(question.k, question.v, np.array(table, np.int64)[tokens // size] * size + tokens % size)
 
 
-def _compare(out: NDArray[np.float32], expected: NDArray[np.float64], what: str) -> None:
+def _compare(out: NDArray[np.float32], expected: NDArray[np.float64], largest: float, what: str) -> None:
     untouched = int(np.isnan(out).sum())
-    wrong = int((~(np.abs(out - expected) <= _TOLERANCE)).sum())
+    wrong = int((~(np.abs(out - expected) <= largest)).sum())
     if not wrong:
         return
     reason = (

@@ -50,7 +50,7 @@ def first_rows(step: PreparedStep) -> tuple[NDArray[np.int64], NDArray[np.int64]
 class SharedPackets:
     """Two buffers for the steps of one half, one after another; both are borrowed, and nothing is copied.
 
-    Another device writes queries, (strips, head_dim, N) bf16, into the second halves of the packets, and reads results.
+    Another device writes queries, (strips, head_dim, N) bf16, behind the parameters in packets, and reads results.
     """
 
     def __init__(self, packets: Buffer, results: Buffer, layout: HeadLayout) -> None:

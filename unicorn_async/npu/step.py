@@ -9,7 +9,7 @@ import numpy as np
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.npu.dialect_check import max_overhead_bytes
-from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, CORES_PER_TEAM
 from unicorn_async.npu.pace import RunLoad, num_tasks
 from unicorn_async.npu.packets import parameters
 from unicorn_async.npu.part import PreparedPart
@@ -79,11 +79,11 @@ def prepare_step(
     limits = _RunLimits(items_per_run, instruction_bytes - build.dialect.nbytes, tasks_per_run, run_s)
     planned = list(_split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), limits))
     num_strips = [[_num_strips(heads, item) for item in items] for items in planned]
-    widest = max(map(max, num_strips), default=0)  # other devices know of one size of results
+    widest = _joined(max(map(max, num_strips), default=0))  # other devices know of one size of results
     parts: list[PreparedPart] = []
     first = 0
     for items, item_strips in zip(planned, num_strips, strict=True):
-        strips = widest if is_shared else max(item_strips)
+        strips = widest if is_shared else _joined(max(item_strips))
         parts.append(_part(build, heads, items, item_strips, strips, first, window, soft_cap))
         first += len(items) if is_shared else 0
     return PreparedStep(heads, num_tokens, num_blocks, tuple(parts), is_shared)
@@ -91,6 +91,11 @@ def prepare_step(
 
 def _num_strips(heads: AttentionHeads, item: Item) -> int:
     return -(-item.num_queries * heads.group // heads.layout.chip.tile_n)
+
+
+def _joined(strips: int) -> int:
+    """Return how many strips of results come of so many: the cores of a team send as many each."""
+    return -(-strips // CORES_PER_TEAM) * CORES_PER_TEAM
 
 
 def _check(
@@ -133,7 +138,7 @@ def _piece(build: Build, heads: AttentionHeads, part: PreparedPart, numbers: ran
         used=part.used[rows],
         stream=_stream(build, heads, items, strips, part.result_bytes, first),
         first=first,
-        guess_s=part.guess_s / 2,
+        guess_s=RunLoad.of(heads, items).seconds,
         cuts=part.cuts + 1,
     )
 
@@ -150,7 +155,7 @@ class _RunLimits:
 
 def _split(heads: AttentionHeads, items: Iterator[Item], limits: _RunLimits) -> Iterator[tuple[Item, ...]]:
     part: list[Item] = []
-    nbytes, tasks, load = 0, 0, RunLoad(heads.layout.chip.num_cores)
+    nbytes, tasks, load = 0, 0, RunLoad(heads.layout.chip.num_teams)
     for item in items:
         needed = stream_bytes([ScheduledItem(0, item.runs, 0, 0)])
         if needed > limits.instruction_bytes:
@@ -205,8 +210,8 @@ def _stream(
     build: Build, heads: AttentionHeads, items: tuple[Item, ...], item_strips: list[int], result_bytes: int, first: int
 ) -> NDArray[np.uint32]:
     scheduled = [
-        ScheduledItem(number, item.runs, number * result_bytes, count * heads.layout.strip_bytes)
+        ScheduledItem(number, item.runs, number * result_bytes, _joined(count) * heads.layout.strip_bytes)
         for number, (item, count) in enumerate(zip(items, item_strips, strict=True), first)
     ]
-    cores = zip(build.cores, spread(items, len(build.cores)), strict=True)
-    return instructions(build.dialect, [(core, [scheduled[n] for n in numbers]) for core, numbers in cores]).words()
+    teams = zip(build.teams, spread(items, len(build.teams)), strict=True)
+    return instructions(build.dialect, [(team, [scheduled[n] for n in numbers]) for team, numbers in teams]).words()

@@ -3,8 +3,8 @@
 A run's instructions are a transaction: descriptors are written into the registers of a column's interface to memory,
 each is patched with the address of one of the run's buffers, tasks are pushed into a channel's queue, and a wait
 takes the token that a task gives at its end. The encoding is that of mlir-aie's `TxnEncoding.h` (v1.4.0); what
-depends on the toolchain (header, constant words of a descriptor, routing of tokens, channels of a core) is read out of
-the compiler's own instructions when the kernels are built, and lies in their manifest.
+depends on the toolchain (header, constant words of a descriptor, routing of tokens, channels of a team) is read
+out of the compiler's own instructions when the kernels are built, and lies in their manifest.
 """
 
 from __future__ import annotations

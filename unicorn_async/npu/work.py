@@ -1,4 +1,4 @@
-"""Cuts a step's attention into items, and spreads them over the cores. Pure."""
+"""Cuts a step's attention into items, and spreads them over the teams of cores. Pure."""
 
 from __future__ import annotations
 
@@ -128,15 +128,15 @@ def plan_items(
                 )
 
 
-def spread(items: Sequence[Item], num_cores: int) -> tuple[tuple[int, ...], ...]:
-    """Return the numbers of the items that each core works on: the longest first, each to the core with least to do."""
-    cores: list[list[int]] = [[] for _ in range(num_cores)]
-    load = [0] * num_cores
+def spread(items: Sequence[Item], num_teams: int) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the items that each team works on: the longest first, each to the team with least to do."""
+    teams: list[list[int]] = [[] for _ in range(num_teams)]
+    load = [0] * num_teams
     for number in sorted(range(len(items)), key=lambda i: (-items[i].num_chunks, i)):
-        core = load.index(min(load))
-        cores[core].append(number)
-        load[core] += items[number].num_chunks + 2  # parameters and queries
-    return tuple(map(tuple, cores))
+        team = load.index(min(load))
+        teams[team].append(number)
+        load[team] += items[number].num_chunks + 2  # parameters and queries
+    return tuple(map(tuple, teams))
 
 
 def _runs(places: NDArray[np.int64]) -> list[tuple[int, int]]:

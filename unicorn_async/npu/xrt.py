@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuBusyError, NpuContextLostError, NpuError, NpuUnavailableError, OutOfMemoryError
+from unicorn_async.npu.memlock import RAISE_HINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ _NEW_CAPSULE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
     ("PyCapsule_New", ctypes.pythonapi)
 )
 _NO_DEVICE = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL)
+_LOST = (errno.EIO, errno.ETIMEDOUT, errno.ETIME)
 
 
 def require_pyxrt() -> None:
@@ -40,15 +42,18 @@ def require_pyxrt() -> None:
         ) from exc
 
 
-def opens_device(address: str) -> bool:
-    """Whether pyxrt is there and opens the device at this address of the PCI bus; the device is closed again."""
+def opening_failure(address: str) -> str | None:
+    """Return why pyxrt can't be imported, or does not open the device at this address of the PCI bus; None if it does.
+
+    The device is closed again.
+    """
     try:
         import pyxrt
 
         pyxrt.device(address)
-    except (ImportError, MemoryError, RuntimeError, OSError, ValueError, TypeError, IndexError):
-        return False
-    return True
+    except (ImportError, MemoryError, RuntimeError, OSError, ValueError, TypeError, IndexError) as exc:
+        return str(exc) or type(exc).__name__
+    return None
 
 
 def address_capsule(view: memoryview) -> object:
@@ -63,7 +68,8 @@ def xrt_errors(what: str) -> Iterator[None]:
 
     Raises:
         NpuBusyError: ENOSPC. OutOfMemoryError: ENOMEM or EAGAIN, which a memlock limit gives. NpuUnavailableError: the
-        device is not there, or may not be opened. NpuContextLostError: EIO or ETIMEDOUT. NpuError: all else.
+        device is not there, or may not be opened. NpuContextLostError: EIO, ETIMEDOUT, or ETIME, which is firmware that
+        has stopped. NpuError: all else.
     """
     try:
         yield
@@ -77,11 +83,16 @@ def error_number(exc: BaseException) -> int | None:
     """Return the errno that an exception of XRT tells in its text, or None."""
     if isinstance(exc, OSError) and exc.errno is not None:
         return exc.errno
-    found = _ERRNO.search(str(exc))
+    return told_number(str(exc))
+
+
+def told_number(text: str) -> int | None:
+    """Return the errno that XRT's words tell, by its number or by its name, or None."""
+    found = _ERRNO.search(text)
     if found:
         return abs(int(found.group(1)))
-    known = (errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENODEV, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN)
-    return next((number for number in known if os.strerror(number) in str(exc)), None)
+    known = (errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ENODEV, errno.EAGAIN, *_LOST)
+    return next((number for number in known if os.strerror(number) in text), None)
 
 
 def _error(what: str, exc: Exception) -> Exception:
@@ -93,11 +104,16 @@ def _error(what: str, exc: Exception) -> Exception:
             " kernels were built for this chip"
         )
     if number in (errno.ENOMEM, errno.EAGAIN):
-        return OutOfMemoryError(f"{text}; if memory is free, raise the memlock limit (`ulimit -l`)")
+        return OutOfMemoryError(f"{text}; if memory is free, more of it has to be allowed to be locked: {RAISE_HINT}")
     if number == errno.EACCES:
         return NpuUnavailableError(f"{text}; the user has to be in the group render")
+    if number in _NO_DEVICE and "CREATE_HWCTX" in text:
+        return NpuUnavailableError(
+            f"{text}; Linux's own driver says this too where others use up the NPU's contexts or columns: end other"
+            " programs that use it; `unicorn npu doctor` looks for other reasons"
+        )
     if number in _NO_DEVICE:
         return NpuUnavailableError(f"{text}; `unicorn npu doctor` looks for the reason")
-    if number in (errno.EIO, errno.ETIMEDOUT):
+    if number in _LOST:
         return NpuContextLostError(f"{text}; the driver gave up on the context")
     return NpuError(text)

@@ -62,7 +62,9 @@ class GpuAttention:
             )
         )
 
-    def _decode_request(self, form: RowForm, rotation: Mapping[str, float | bool], num_tokens: int) -> KernelRequest:
+    def _decode_request(
+        self, form: RowForm, rotation: Mapping[str, float | bool], num_tokens: int, *, has_sinks: bool = False
+    ) -> KernelRequest:
         plan, shape, cut = self.plan, self.plan.shape, self.plan.cut(num_tokens)
         constants: dict[str, int | float | bool] = {
             "WORKGROUP": cut.workgroup,
@@ -78,16 +80,18 @@ class GpuAttention:
             "NUM_HEADS": shape.num_heads,
             "NUM_KV_HEADS": shape.num_kv_heads,
             **rotation,
+            **({"HAS_SINKS": True} if has_sinks else {}),
         }
         return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", constants, plan.subgroup)
 
-    def _prefill_request(self, form: RowForm) -> KernelRequest:
+    def _prefill_request(self, form: RowForm, *, has_sinks: bool = False) -> KernelRequest:
         plan, shape = self.plan, self.plan.shape
         constants: dict[str, int | float | bool] = {
             "HEAD_DIM": shape.head_dim,
             "HEADS": plan.prefill_heads,
             "BLOCK_SIZE": shape.block_size,
             "SOFT_CAP": self._soft_cap,
+            **({"HAS_SINKS": True} if has_sinks else {}),
         }
         if plan.matrix_subgroup is not None:
             size = plan.matrix_subgroup
@@ -110,24 +114,34 @@ class GpuAttention:
         batch: AttentionBatch,
         out: Rows,
         rotation: HeadRotation | None = None,
+        sinks: Tensor | None = None,
     ) -> None:
         """Record one layer's attention, as `AttentionOp.record` says; decode and prefill run side by side.
 
-        Raises ConfigError for other shapes, UnsupportedModelError for a form that this one does not write.
+        Raises ConfigError for other shapes, UnsupportedModelError for a form that this one does not write, and for
+        sinks beside norms of q and k.
         """
         shape = self.plan.shape
-        num_heads = shape.num_heads if rotation is None else shape.num_heads + 2 * shape.num_kv_heads
+        num_heads = shape.num_heads
+        if rotation is not None:
+            num_heads += (1 if rotation.v_from_k else 2) * shape.num_kv_heads
         for name, rows, heads in (("q", q, num_heads), ("out", out, shape.num_heads)):
             if isinstance(rows, Tensor):
                 rows.expect(f"attention: {name}", (q.shape[0], heads * shape.head_dim), DType.F32)
+        if sinks is not None:
+            sinks.expect("attention: sinks", (shape.num_heads,), DType.F32)
+            if rotation is not None and rotation.norms is not None:
+                raise UnsupportedModelError("attention: sinks beside norms of q and k are not supported")
         if not self.writes(form_of(out)):
             cache_type, form = shape.kv_dtype.value, form_of(out).value
             raise UnsupportedModelError(f"attention: {form} of heads of {shape.head_dim} and a cache of {cache_type}")
         if batch.has_decode:
-            self._decode(recorder, q=q, cache=cache, window=window, batch=batch, out=out, rotation=rotation)
+            self._decode(
+                recorder, q=q, cache=cache, window=window, batch=batch, out=out, rotation=rotation, sinks=sinks
+            )
         if batch.has_prefill:
             assert rotation is None, "steps with prompts rotate before they attend"
-            self._prefill(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
+            self._prefill(recorder, q=q, cache=cache, window=window, batch=batch, out=out, sinks=sinks)
 
     def _decode(
         self,
@@ -139,9 +153,12 @@ class GpuAttention:
         batch: AttentionBatch,
         out: Rows,
         rotation: HeadRotation | None,
+        sinks: Tensor | None,
     ) -> None:
         norms = None if rotation is None else rotation.norms
-        request = self._decode_request(form_of(out), {} if rotation is None else rotation.constants, q.shape[0])
+        constants = {} if rotation is None else rotation.constants
+        request = self._decode_request(form_of(out), constants, q.shape[0], has_sinks=sinks is not None)
+        q_weight = sinks if norms is None else norms.q_weight  # there is room for one of both
         kernel = self._kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
         push = kernel.pack(
             q=q.address,
@@ -154,7 +171,7 @@ class GpuAttention:
             context_len=batch.context_len,
             block_table=batch.block_table,
             freqs=0 if rotation is None else rotation.freqs,
-            q_weight=0 if norms is None else norms.q_weight.address,
+            q_weight=0 if q_weight is None else q_weight.address,
             k_weight=0 if norms is None else norms.k_weight.address,
             max_blocks=batch.max_blocks,
             window=window,
@@ -170,8 +187,9 @@ class GpuAttention:
         window: int,
         batch: AttentionBatch,
         out: Rows,
+        sinks: Tensor | None,
     ) -> None:
-        request = self._prefill_request(form_of(out))
+        request = self._prefill_request(form_of(out), has_sinks=sinks is not None)
         kernel = self._kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
         push = kernel.pack(
             q=q.address,
@@ -183,6 +201,7 @@ class GpuAttention:
             query_len=batch.query_len,
             context_len=batch.context_len,
             block_table=batch.block_table,
+            sinks=0 if sinks is None else sinks.address,
             max_blocks=batch.max_blocks,
             window=window,
             num_heads=self.plan.shape.num_heads,

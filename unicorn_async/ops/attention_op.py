@@ -69,6 +69,7 @@ class AttentionOp(Protocol):
         batch: AttentionBatch,
         out: Rows,
         rotation: HeadRotation | None = None,
+        sinks: Tensor | None = None,
     ) -> None:
         """Record one layer's attention of a batch.
 
@@ -78,5 +79,9 @@ class AttentionOp(Protocol):
         caller's.
 
         With a `rotation` the batch has decode items alone, and `q` is (tokens, (num_heads + 2 * num_kv_heads) *
-        head_dim): q, k and v as their product leaves them. What `rope_cache` does to them is done here then.
+        head_dim): q, k and v as their product leaves them, without v where it is made of k. What `rope_cache` does to
+        them is done here then.
+
+        `sinks` are (num_heads) f32: logits beside those of a head's keys, which take their part of the softmax and
+        leave nothing.
         """

@@ -62,6 +62,23 @@ def _decode_workgroups(info: DeviceInfo) -> int:
     return min(_DECODE_WORKGROUPS, _UNIT_WORKGROUPS * info.compute_units) or _DECODE_WORKGROUPS
 
 
+def _has_all_registers(info: DeviceInfo, shape: AttentionShape) -> bool:
+    """Whether a lane of decode can have all 256 registers of an RDNA3: drivers without matrices stop at 144."""
+    return matrix_subgroup_size(info) is not None and shape.head_dim <= _MAX_MATRIX_DIM
+
+
+def _most_heads(info: DeviceInfo, shape: AttentionShape) -> int:
+    """Query heads of a workgroup of decode at most, where a lane has a chunk of each: 8 f32 of q and 8 of output."""
+    if info.is_software:
+        return 1
+    if not halves_subgroups(info):
+        return 8
+    is_large, is_int8 = shape.head_dim > _SHARED_DIM, shape.kv_dtype is KVDType.INT8
+    if _has_all_registers(info, shape):
+        return 6 if is_large and not is_int8 else 8
+    return 4 if is_large or is_int8 else 5
+
+
 def _decode_shared_bytes(info: DeviceInfo, shape: AttentionShape, workgroup: int, heads: int) -> int:
     """Shared memory of attention_decode: each subgroup's output, maximum and sum of each head."""
     return _subgroups(info, workgroup) * heads * (shape.head_dim + 2) * 4
@@ -150,11 +167,7 @@ class AttentionPlan:
         most_lanes = _SOFTWARE_LANES if info.is_software else 32
         while lanes < min(info.min_subgroup_size, most_lanes) and loads % (2 * lanes) == 0:
             lanes *= 2
-        # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU, or 32.
-        is_lean = halves_subgroups(info)
-        holds_much = shape.kv_dtype is KVDType.INT8 or shape.head_dim > _SHARED_DIM
-        most_heads = 1 if info.is_software else 4 if is_lean and holds_much else 8
-        decode_heads = _divisor(shape.group, max(1, most_heads * lanes // chunks))
+        decode_heads = _divisor(shape.group, max(1, _most_heads(info, shape) * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
         shares = _matrix_shares(info, shape)
@@ -166,8 +179,9 @@ class AttentionPlan:
         ):
             decode_workgroup //= 2
         unroll = 1 if info.is_software else max(1, 4 * lanes // loads)
-        if is_lean:
-            unroll = max(1, min(unroll, _LEAN_ROWS // (decode_heads * _lane_elements(shape) // 8)))
+        if halves_subgroups(info):
+            under_way = 2 * _LEAN_ROWS if _has_all_registers(info, shape) else _LEAN_ROWS
+            unroll = max(1, min(unroll, under_way // (decode_heads * _lane_elements(shape) // 8)))
         few = DecodeCut(decode_workgroup, _subgroups(info, decode_workgroup), lanes, _FEW_TILE, unroll)
         many = few
         if not info.is_software:

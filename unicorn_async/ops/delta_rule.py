@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.ops.runs import KEPT_TOKENS, SHORTEST_CHUNKED
+from unicorn_async.ops.subgroups import asked_subgroup_size
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ _VECTOR = 4
 _LANES = 4  # that hold a column of the state
 _WORKGROUP = 32
 _STATE_WORKGROUP = 64
+_ROWS_BESIDE_CHUNKS = 8  # of a workgroup that finds few short runs among them
 _UNIT = _LANES * _VECTOR
+_CHUNK_KEY_DIM = 128  # at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class DeltaShape:
             raise UnsupportedModelError(
                 f"delta rule: {self.num_value_heads} heads of values, no multiple of {self.num_key_heads} heads of keys"
             )
+        if self.num_taps > KEPT_TOKENS:
+            raise UnsupportedModelError(f"delta rule: {self.num_taps} taps of the convolution, at most {KEPT_TOKENS}")
         if self.key_dim % _UNIT or self.key_dim > 256 or self.value_dim % _VECTOR:
             raise UnsupportedModelError(
                 f"delta rule: heads of {self.key_dim} and {self.value_dim} elements, expected a multiple of {_UNIT} up "
@@ -71,6 +77,82 @@ class DeltaShape:
     def state_bytes(self) -> int:
         """All that a sequence keeps: `conv_bytes`, then (num_value_heads, value_dim, key_dim) f32."""
         return self.conv_bytes + 4 * self.value_columns * self.key_dim
+
+    @property
+    def chunk_columns(self) -> int:
+        """What `delta_chunk` leaves of a token: two rows of factors and two decays a head; 0 without such a kernel."""
+        return self.num_value_heads * (2 * KEPT_TOKENS + 4) if self.key_dim <= _CHUNK_KEY_DIM else 0
+
+    def takes_chunks(self, num_tokens: int) -> bool:
+        """Whether a step of so many tokens, prompts among them, may have runs that go in chunks."""
+        return num_tokens >= SHORTEST_CHUNKED and self.chunk_columns > 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTokens:
+    """What the recurrence of a step's tokens reads, whichever kernels compute it.
+
+    `qkv` is what `delta_conv` leaves, (tokens, columns) f32; `ba` (tokens, 2 * num_value_heads) f32, all b before all
+    a; `decays` and `decay_bias` (num_value_heads) f32. `state` is the address of (states, state_bytes), `runs` that of
+    (tokens) TOKEN_RUN, `positions` of (tokens) u32.
+    """
+
+    shape: DeltaShape
+    qkv: Tensor
+    ba: Tensor
+    decays: Tensor
+    decay_bias: Tensor
+    state: int
+    runs: int
+    positions: int
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens of the step, those that nobody has among them."""
+        return self.qkv.shape[0]
+
+    def expect(self, name: str) -> None:
+        """Raise ConfigError, with the name of who reads them, for tensors of other shapes."""
+        heads = self.shape.num_value_heads
+        self.qkv.expect(f"{name}: qkv", (self.num_rows, self.shape.columns), DType.F32)
+        self.ba.expect(f"{name}: ba", (self.num_rows, 2 * heads), DType.F32)
+        self.decays.expect(f"{name}: decays", (heads,), DType.F32)
+        self.decay_bias.expect(f"{name}: decay_bias", (heads,), DType.F32)
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """A kernel's constants of the heads."""
+        shape = self.shape
+        return {"KEY_HEADS": shape.num_key_heads, "VALUE_HEADS": shape.num_value_heads, "TILED": shape.is_tiled}
+
+    @property
+    def pushed_rows(self) -> dict[str, int]:
+        """A kernel's arguments of the tokens."""
+        return {
+            "qkv": self.qkv.address,
+            "runs": self.runs,
+            "row_columns": self.shape.columns // _VECTOR,
+            "num_rows": self.num_rows,
+        }
+
+    @property
+    def pushed_gates(self) -> dict[str, int]:
+        """A kernel's arguments of beta and the decay."""
+        return {
+            "ba": self.ba.address,
+            "decays": self.decays.address,
+            "decay_bias": self.decay_bias.address,
+        }
+
+    @property
+    def pushed_states(self) -> dict[str, int]:
+        """A kernel's arguments of what sequences keep."""
+        return {
+            "state": self.state,
+            "positions": self.positions,
+            "state_bytes": self.shape.state_bytes,
+            "state_offset": self.shape.conv_bytes,
+        }
 
 
 def delta_conv(
@@ -142,53 +224,32 @@ def delta_conv_state(
 def delta_rule(
     recorder: Recorder,
     kernels: Kernels,
-    shape: DeltaShape,
+    info: DeviceInfo,
+    tokens: DeltaTokens,
     *,
-    qkv: Tensor,
-    ba: Tensor,
-    decays: Tensor,
-    decay_bias: Tensor,
-    state: int,
-    runs: int,
-    positions: int,
     out: Tensor,
+    is_beside_chunks: bool = False,
 ) -> None:
     """Record the recurrence of each head of values: S = exp(g) S + beta k (v - exp(g) k S), and out = q S.
 
     g = rate * softplus(a + decay_bias), beta = sigmoid(b), and rate = -exp(decay) if the shape has not the rates.
-    `qkv` is what `delta_conv` leaves, `ba` (tokens, 2 * num_value_heads) f32, all b before all a; `decays` and
-    `decay_bias` (num_value_heads) f32; `out` (tokens, value_columns) f32. S begins with
-    zeros at position 0. Others as for `delta_conv`.
-    Raises ConfigError for other shapes.
+    `out` is (tokens, value_columns) f32. S begins with zeros at position 0. Beside chunks, runs that `delta_chunks`
+    takes are left to it. Raises ConfigError for other shapes.
     """
-    num_tokens, heads = qkv.shape[0], shape.num_value_heads
-    qkv.expect("delta_rule: qkv", (num_tokens, shape.columns), DType.F32)
-    ba.expect("delta_rule: ba", (num_tokens, 2 * heads), DType.F32)
-    decays.expect("delta_rule: decays", (heads,), DType.F32)
-    decay_bias.expect("delta_rule: decay_bias", (heads,), DType.F32)
-    out.expect("delta_rule: out", (num_tokens, shape.value_columns), DType.F32)
-    constants = {
+    shape = tokens.shape
+    tokens.expect("delta_rule")
+    out.expect("delta_rule: out", (tokens.num_rows, shape.value_columns), DType.F32)
+    rows = _ROWS_BESIDE_CHUNKS if is_beside_chunks else 1
+    constants = tokens.heads | {
         "WORKGROUP": _WORKGROUP,
         "LANES": _LANES,
         "VECTORS": shape.key_dim // _UNIT,
-        "KEY_HEADS": shape.num_key_heads,
-        "VALUE_HEADS": heads,
         "VALUE_DIM": shape.value_dim,
-        "TILED": shape.is_tiled,
         "RATES": shape.has_rates,
+        "ROWS": rows,
+        "CHUNKED": is_beside_chunks,
     }
-    kernel = kernels.get("delta_rule", constants=constants)
-    push = kernel.pack(
-        qkv=qkv.address,
-        ba=ba.address,
-        decays=decays.address,
-        decay_bias=decay_bias.address,
-        state=state,
-        runs=runs,
-        positions=positions,
-        y=out.address,
-        row_columns=shape.columns // _VECTOR,
-        state_bytes=shape.state_bytes,
-        state_offset=shape.conv_bytes,
-    )
-    recorder.dispatch(kernel, push, heads * -(-shape.value_dim // (_WORKGROUP // _LANES)), num_tokens)
+    kernel = kernels.get("delta_rule", constants=constants, subgroup_size=asked_subgroup_size(info))
+    push = kernel.pack(**tokens.pushed_rows, **tokens.pushed_gates, **tokens.pushed_states, y=out.address)
+    num_slices = shape.num_value_heads * -(-shape.value_dim // (_WORKGROUP // _LANES))
+    recorder.dispatch(kernel, push, num_slices, -(-tokens.num_rows // rows))

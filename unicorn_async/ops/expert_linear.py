@@ -31,18 +31,25 @@ class ExpertRows:
 
     Outputs of expert e are those of rows e * stride to e * stride + n - 1; where these are gates, what they are for is
     `up` rows behind each. So experts may have both side by side (stride 2n, up n), or all gates come before all others
-    (stride n, up n * num_experts).
+    (stride n, up n * num_experts). Outputs are `step` rows apart: with gates and what they are for by turns two (stride
+    2n, up 1).
     """
 
     num_experts: int
     n: int
     stride: int
     up: int = 0
+    step: int = 1
 
     @property
     def num_rows(self) -> int:
         """Rows that the matrix has at least."""
-        return (self.num_experts - 1) * self.stride + self.up + self.n
+        return (self.num_experts - 1) * self.stride + self.up + (self.n - 1) * self.step + 1
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants by which kernels find outputs that are not neighbours."""
+        return {} if self.step == 1 else {"STEP": self.step}
 
 
 def expert_linear(
@@ -57,11 +64,13 @@ def expert_linear(
     shared_by: int,
     out: Tensor | BlockRows,
     gate: Activation | None = None,
+    bias: Tensor | None = None,
 ) -> None:
     """Record out (pairs, n) f32 = x · weight^T, each pair with the weights of its expert; no barrier.
 
     `x` has a row for each `shared_by` pairs that follow each other, (pairs / shared_by, k), in the form that
-    `expert_form` says. With a `gate` it is act(gate) * up. The output is left in blocks of int8 where it is given as
+    `expert_form` says. A `bias` has an element for each row of the weights, (rows) f32, which is added to what that
+    makes. With a `gate` it is act(gate) * up. The output is left in blocks of int8 where it is given as
     such, see `blocks_outputs`.
 
     Raises:
@@ -75,6 +84,8 @@ def expert_linear(
         out.expect("expert_linear: out", (pairs.num_pairs, rows.n), DType.F32)
     if num_rows < rows.num_rows or (gate is None) != (rows.up == 0):
         raise ConfigError(f"expert_linear: weights of {num_rows} rows do not hold {rows}, gate {gate}")
+    if bias is not None:
+        bias.expect("expert_linear: bias", (num_rows,), DType.F32)
     plan = plan_experts(
         info,
         element,
@@ -99,11 +110,14 @@ def expert_linear(
         "stride": rows.n,
         "expert_rows": rows.stride,
         "up_rows": rows.up,
+        "bias": 0 if bias is None else bias.address,
         **_weight_fields(weight),
         **_input_fields(x),
         **_output_fields(plan, out),
     }
-    constants = dict(plan.constants) | Epilogue(gate=gate).constants
+    constants = dict(plan.constants) | Epilogue(gate=gate).constants | rows.constants
+    if bias is not None:
+        constants["HAS_BIAS"] = True
     if isinstance(out, BlockRows):
         constants["BLOCKED"] = True
     kernel = kernels.get(plan.entry, constants=constants, subgroup_size=plan.subgroup_size)
@@ -123,11 +137,12 @@ def expert_linear_sum(
     out: Tensor,
     shared: Tensor | None = None,
     gates: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> None:
     """Record out (tokens, n) f32 = what each token's experts make of their rows, times their weights; no barrier.
 
     `x` is (pairs, k), `chosen` the address of (tokens, num_chosen) u32 as `route` leaves it, `weights` (tokens,
-    num_chosen) f32. `shared` and `gates` are as for `expert_sum`.
+    num_chosen) f32. `shared` and `gates` are as for `expert_sum`, `bias` as for `expert_linear`.
 
     Raises:
         UnsupportedModelError: rows of the weights have a length that no kernel takes.
@@ -138,14 +153,18 @@ def expert_linear_sum(
     check_rows(weight.format, k)
     weights.expect("expert_linear_sum: weights", (num_tokens, num_chosen), DType.F32)
     out.expect("expert_linear_sum: out", (num_tokens, rows.n), DType.F32)
-    if num_rows < rows.num_rows or rows.up:
+    if num_rows < rows.num_rows or rows.up or rows.step != 1:
         raise ConfigError(f"expert_linear_sum: weights of {num_rows} rows do not hold {rows}")
     if shared is not None:
         shared.expect("expert_linear_sum: shared", (num_tokens, rows.n), DType.F32)
     if gates is not None:
         gates.expect("expert_linear_sum: gates", (num_tokens, *gates.shape[1:]), DType.F32)
+    if bias is not None:
+        bias.expect("expert_linear_sum: bias", (num_rows,), DType.F32)
     plan = plan_expert_sum(info, weight.format, num_tokens=num_tokens, num_chosen=num_chosen, n=rows.n, k=k)
     tail = {"HAS_SHARED": shared is not None, "IS_GATED": gates is not None}
+    if bias is not None:
+        tail["HAS_BIAS"] = True
     kernel = kernels.get(plan.entry, constants={**dict(plan.constants), **tail}, subgroup_size=plan.subgroup_size)
     push = kernel.pack(
         chosen=chosen,
@@ -156,6 +175,7 @@ def expert_linear_sum(
         n=rows.n,
         expert_rows=rows.stride,
         gate_stride=0 if gates is None else gates.shape[1],
+        bias=0 if bias is None else bias.address,
         **_weight_fields(weight),
         **_input_fields(x),
     )

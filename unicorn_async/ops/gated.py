@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _WORKGROUP = 64
 _VECTOR = 4
-ACTIVATION_NUMBER = {Activation.GELU_TANH: 0, Activation.SILU: 1}
+ACTIVATION_NUMBER = {Activation.GELU_TANH: 0, Activation.SILU: 1, Activation.CLAMPED_SWIGLU: 2}
 
 
 def _kernel_request(info: DeviceInfo, columns: int, activation: Activation, form: RowForm) -> KernelRequest:

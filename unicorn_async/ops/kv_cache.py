@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from unicorn_async.config import KVDType
 from unicorn_async.errors import UnsupportedModelError
@@ -21,6 +22,18 @@ def head_nbytes(head_dim: int, kv_dtype: KVDType) -> int:
     """Bytes that a head's key, or its value, takes in the cache, with its scales."""
     scales = head_dim // _INT8_BLOCK * _SCALE_BYTES if kv_dtype is KVDType.INT8 else 0
     return head_dim * _ITEM_BYTES[kv_dtype] + scales
+
+
+class KVHeads(Protocol):
+    """What a layer keeps of a token: keys and values of so many heads, of so many elements."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys, and of values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,10 @@ class AttentionShape:
     def block_nbytes(self) -> int:
         """Bytes of one block of K, or of V, in one layer."""
         return self.num_kv_heads * self.block_size * head_nbytes(self.head_dim, self.kv_dtype)
+
+    def with_heads(self, state: KVHeads) -> AttentionShape:
+        """Return the shape of another layer's attention in the same model."""
+        return replace(self, num_kv_heads=state.num_kv_heads, head_dim=state.head_dim)
 
     @property
     def handed_over(self) -> AttentionShape:

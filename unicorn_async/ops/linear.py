@@ -72,18 +72,19 @@ NO_EPILOGUE = Epilogue()
 
 
 def input_form(info: DeviceInfo, weight: Weight, num_tokens: int) -> RowForm:
-    """The form in which `linear` reads an input of so many tokens."""
-    return reads_form(info, _first_product(weight, num_tokens))
+    """The form in which `linear` reads an input of so many tokens: f32 where a weight's parts read several forms."""
+    forms = {reads_form(info, product_of(part, num_tokens)) for part in parts_of(weight)}
+    return forms.pop() if len(forms) == 1 else RowForm.FLOATS
 
 
 def fuses_gate(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
     """Whether `linear` can apply the gate of a gated FFN by itself."""
-    return not isinstance(weight, MixedTensor) and can_gate(info, _first_product(weight, num_tokens))
+    return not isinstance(weight, MixedTensor) and can_gate(info, product_of(weight, num_tokens))
 
 
 def leaves_blocks(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
     """Whether `linear` had better leave what it gated in blocks of int8, if the next linear reads these."""
-    return not isinstance(weight, MixedTensor) and pays_to_block(info, _first_product(weight, num_tokens))
+    return not isinstance(weight, MixedTensor) and pays_to_block(info, product_of(weight, num_tokens))
 
 
 def input_rows(info: DeviceInfo, weight: Weight, num_tokens: int, *, floats: Tensor, scratch: LinearScratch) -> Rows:
@@ -121,18 +122,19 @@ def linear(
             raise UnsupportedModelError(f"linear: weights have shape {part.shape}, expected two dimensions")
     if epilogue.gate is not None and len(parts) > 1:
         raise ValueError("linear: no kernel applies the gate to weights in several parts")
-    if isinstance(x, Tensor):
-        x = _prepared(recorder, kernels, info, x=x, weight=weight, scratch=scratch)
-    first_row = 0
+    first_row, ready = 0, x
     for part in parts:
-        if first_row and isinstance(x, HalfRows):
+        if first_row and isinstance(ready, HalfRows):
             recorder.barrier()  # what the parts before it have left in the scratch must have been read
         product = product_of(part, num_tokens, gated=epilogue.gate is not None, blocked=isinstance(out, BlockRows))
+        plan = tuned_plan(info, product)
+        if isinstance(x, Tensor) and form_of(ready) is not plan.form:
+            ready = _prepared(recorder, kernels, info, x=x, form=plan.form, scratch=scratch, waits=first_row > 0)
         dispatch_plan(
             recorder,
             kernels,
-            tuned_plan(info, product),
-            x=x,
+            plan,
+            x=ready,
             weight=part,
             out=replace(out, address=out.address + 4 * first_row) if isinstance(out, Tensor) and first_row else out,
             num_tokens=num_tokens,
@@ -178,7 +180,7 @@ def dispatch_plan(
 ) -> None:
     """Record a product by a plan that the caller chose, which reads `x` as it is; no barrier.
 
-    Other arguments as for `linear`. Of quantised weights `out` may have more columns than these have rows.
+    Other arguments as for `linear`; `out` may have more columns than the weights have rows.
 
     Raises:
         ValueError: the kernel reads another form, or can't write such an output.
@@ -201,10 +203,10 @@ def dispatch_plan(
         fields |= {"quants": quants, "high": high, "scales": scales, "blocks": k // QUANT_BLOCK, "stride": stride}
         if plan.entry.startswith(_BLOCK_WRITERS):
             fields |= {"y_codes": blocks.codes if blocks else 0, "y_scale": blocks.scales if blocks else 0}
-    elif blocks is not None or stride != width:
+    elif blocks is not None:
         raise ValueError(f"linear: {plan.entry} can't write {width} columns to {out}")
     else:
-        fields |= {"weight": weight.address, "k": k}
+        fields |= {"weight": weight.address, "k": k, "stride": stride}
     if isinstance(x, HalfRows):
         fields |= {"xh": x.values, "scale": x.scales, "partials": scratch.partials, "counters": x.counters}
     elif isinstance(x, BlockRows):
@@ -250,18 +252,14 @@ def _prepared(
     info: DeviceInfo,
     *,
     x: Tensor,
-    weight: Weight,
+    form: RowForm,
     scratch: LinearScratch,
+    waits: bool,
 ) -> Rows:
-    rows = input_rows(info, weight, x.shape[0], floats=x, scratch=scratch)
+    rows = scratch.rows(x, form)
     if not isinstance(rows, Tensor):
+        if waits:
+            recorder.barrier()  # the parts before must have read what was there
         prepare_input(recorder, kernels, info, x=x, out=rows)
         recorder.barrier()
     return rows
-
-
-def _first_product(weight: Weight, num_tokens: int) -> Product:
-    """A product with a weight that tells what depends on no more than its kind, its columns and the tokens."""
-    part = parts_of(weight)[0]
-    n, k = part.shape
-    return Product.of(element_of(part), num_tokens, n, k)

@@ -31,6 +31,8 @@ def _request(
     kind: int = _RMS_NORM,
     branch_scale: float = 1.0,
     out_scale: float = 1.0,
+    with_factor: bool = False,
+    has_bias: bool = False,
 ) -> KernelRequest:
     constants: dict[str, int | float | bool] = {
         **row_constants(info, columns),
@@ -41,6 +43,8 @@ def _request(
         "KIND": kind,
         "BRANCH_SCALE": branch_scale,
         "OUT_SCALE": out_scale,
+        **({"WITH_FACTOR": True} if with_factor else {}),
+        **({"HAS_BIAS": True} if has_bias else {}),
     }
     return KernelRequest(f"rms_norm_{form.value}", constants)
 
@@ -56,12 +60,13 @@ def rms_norm(
     eps: float,
     plus_one: bool = False,
     centred: bool = False,
+    bias: Tensor | None = None,
     scale: float = 1.0,
 ) -> None:
     """Record out = norm(x) * weight * scale, by rows, or out = x without a weight; `plus_one` counts weights from 1.
 
-    The norm is RMSNorm, or with `centred` LayerNorm without a bias. `x` is (tokens, columns), `weight` (columns), both
-    f32, `out` (tokens, columns) in whatever form; it may be `x`.
+    The norm is RMSNorm, or with `centred` LayerNorm; a `bias`, (columns) f32, is added before the scale.
+    `x` is (tokens, columns), `weight` (columns), both f32, `out` (tokens, columns) in whatever form; it may be `x`.
     Raises ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of the form's unit.
     """
     _record(
@@ -78,6 +83,7 @@ def rms_norm(
         eps=eps,
         plus_one=plus_one,
         centred=centred,
+        bias=bias,
         out_scale=scale,
     )
 
@@ -95,7 +101,9 @@ def add_rms_norm(
     eps: float,
     plus_one: bool = False,
     centred: bool = False,
+    bias: Tensor | None = None,
     branch_scale: float = 1.0,
+    factor: Tensor | None = None,
     scale: float = 1.0,
     adds_after: bool = False,
     rows: int = 0,
@@ -103,8 +111,8 @@ def add_rms_norm(
 ) -> None:
     """Record hidden += x, or hidden += norm(x) * post_weight where there is one; then `rms_norm` of hidden into `out`.
 
-    What is added is multiplied by `branch_scale`, and its norm is RMSNorm. With `adds_after` (and no `post_weight`)
-    `out` is made of `hidden` before the addition.
+    What is added is multiplied by `branch_scale`, and its norm is RMSNorm; the sum is multiplied by `factor`, (1) f32,
+    where there is one. With `adds_after` (and no `post_weight`) `out` is made of `hidden` before the addition.
     `x` and `hidden` are (tokens, columns), the weights (columns), all f32; `out` has whatever form. Without `weight`
     `out` is hidden itself, without `out` the addition is all. `out` may be `x`, and is not `hidden`. With `rows`, the
     address of `num_rows` u32, `out` is (num_rows, columns) and neither `x` nor `hidden`, its row i is made of row
@@ -129,7 +137,9 @@ def add_rms_norm(
         eps=eps,
         plus_one=plus_one,
         centred=centred,
+        bias=bias,
         branch_scale=branch_scale,
+        factor=factor,
         out_scale=scale,
         adds_after=adds_after,
     )
@@ -150,7 +160,9 @@ def _record(
     eps: float,
     plus_one: bool,
     centred: bool,
+    bias: Tensor | None = None,
     branch_scale: float = 1.0,
+    factor: Tensor | None = None,
     out_scale: float = 1.0,
     adds_after: bool = False,
 ) -> None:
@@ -160,9 +172,11 @@ def _record(
     x.expect("rms_norm: x", (num_tokens, columns), DType.F32)
     if hidden is not None:
         hidden.expect("rms_norm: hidden", x.shape, DType.F32)
-    for name, tensor in (("post_weight", post_weight), ("weight", weight)):
+    for name, tensor in (("post_weight", post_weight), ("weight", weight), ("bias", bias)):
         if tensor is not None:
             tensor.expect(f"rms_norm: {name}", (columns,), DType.F32)
+    if factor is not None:
+        factor.expect("rms_norm: factor", (1,), DType.F32)
     if isinstance(out, Tensor):
         out.expect("rms_norm: out", (num_rows, columns), DType.F32)
     added = _ADDED_AFTER if adds_after else _ADDED if post_weight is None else _NORMED
@@ -177,6 +191,8 @@ def _record(
         kind=NO_NORM if out is not None and weight is None else _LAYER_NORM if centred else _RMS_NORM,
         branch_scale=branch_scale,
         out_scale=out_scale,
+        with_factor=factor is not None,
+        has_bias=bias is not None,
     )
     kernel = kernels.get(request.name, constants=request.constants)
     push = kernel.pack(
@@ -185,7 +201,9 @@ def _record(
         hidden=hidden.address if hidden else 0,
         post_weight=post_weight.address if post_weight else 0,
         weight=weight.address if weight else 0,
+        bias=bias.address if bias else 0,
         rows=rows,
+        factor=factor.address if factor else 0,
         columns=columns // _VECTOR,
         eps=eps,
     )

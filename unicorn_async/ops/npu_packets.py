@@ -54,10 +54,10 @@ def npu_queries(
     packets: int,
     num_tokens: int,
 ) -> None:
-    """Record the rounding of rotated queries to bf16, into the second halves of their items' packets.
+    """Record the rounding of rotated queries to bf16, into their items' packets, behind the parameters.
 
-    `q` is the address of (tokens, num_heads * head_dim) f32, `rows` of (tokens) `ROW`, and `packets` of (items, 2
-    slots). Padding is left out.
+    `q` is the address of (tokens, num_heads * head_dim) f32, `rows` of (tokens) `ROW`, and `packets` of (items, 3
+    buffers). Padding is left out.
     """
     _dispatch(recorder, kernels, shape, "npu_queries", num_tokens, q=q, rows=rows, packets=packets)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import Weight
 
 MAX_TOUCH_TOKENS = 64  # of a step; the products of more take so long that finding the pages is nothing beside them
-_MIN_BYTES = 5 << 30  # of a model
+_MIN_BYTES = 5 << 30  # of what a step reads
 _STRIDE = 1 << 20  # bytes
 _WORKGROUP = 64
 _RANGES = 4  # of a dispatch

@@ -11,7 +11,7 @@ from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.kernel import KernelLibrary
-    from unicorn_async.tensor import QuantTensor
+    from unicorn_async.tensor import BlockPlane, QuantTensor
 
 _NAMES = {DType.F16: "f16", DType.BF16: "bf16", DType.F32: "f32"}
 _SCHEMES = (QuantFormat.INT8, QuantFormat.INT4, QuantFormat.NF4)
@@ -62,16 +62,18 @@ def relayout(
     dst: QuantTensor,
     first_element: int,
     num_elements: int,
+    plane: BlockPlane | None = None,
 ) -> None:
     """Record spreading GGUF's blocks of the type of `dst` over its planes, from `first_element` on.
 
-    `src` is an address aligned to 2 bytes. Every quantised value stays what it was.
+    `src` is an address aligned to 2 bytes. Every quantised value stays what it was. With a `plane` it has that one
+    alone, and the others of `dst` stay as they are.
 
     Raises:
         ValueError: the format is not one of GGUF's, or the elements are no whole blocks of it.
     """
     _units(num_elements, first_element, dst.format.layout.unit, dst)
-    request = relayout_kernel(dst.format)
+    request = relayout_kernel(plane or dst.format)
     kernel = kernels.get(request.name, constants=request.constants)
     quants, high, scales = dst.planes_from(first_element)
     blocks = num_elements // QUANT_BLOCK
@@ -79,11 +81,11 @@ def relayout(
     recorder.dispatch(kernel, push, *split_grid(-(-blocks // _WORKGROUP)))
 
 
-def relayout_kernel(quant_format: QuantFormat) -> KernelRequest:
-    """Name the pipeline that `relayout` uses; raises ValueError for formats that no GGUF file has."""
-    if not quant_format.source_bytes:
-        raise ValueError(f"relayout: {quant_format.value} is not a type of GGUF files")
-    return KernelRequest(f"relayout_{quant_format.value.lower()}", {"WORKGROUP": _WORKGROUP})
+def relayout_kernel(source: QuantFormat | BlockPlane) -> KernelRequest:
+    """Name the pipeline that `relayout` uses; raises ValueError for formats that no file has."""
+    if not source.source_bytes:
+        raise ValueError(f"relayout: {source.value} is not a type of files")
+    return KernelRequest(f"relayout_{source.value.lower().replace(' ', '_')}", {"WORKGROUP": _WORKGROUP})
 
 
 def _units(num_elements: int, first_element: int, unit: int, dst: QuantTensor) -> int:

@@ -25,7 +25,7 @@ _TWO_PI = Decimal("6.28318530717958647692528676655900576839433879875021")
 
 def rotary_pairs(config: RotaryConfig, head_dim: int) -> int:
     """Return how many pairs of a head rotate, the first ones."""
-    return 0 if config.is_still else (config.dim or head_dim) // 2
+    return 0 if config.is_still else config.num_pairs or (config.dim or head_dim) // 2
 
 
 def frequencies(config: RotaryConfig, head_dim: int) -> bytes:
@@ -78,7 +78,8 @@ class HeadRotation:
     """What one layer does to its q and k: norms, the rotation, and a factor on q.
 
     `freqs` is the address of what `frequencies` returns. What rotates is multiplied by `amplitude`: the first
-    `num_pairs` pairs of a head. A query at position n grows by 1 + q_growth * log(1 + n // q_period).
+    `num_pairs` pairs of a head. A query at position n grows by 1 + q_growth * log(1 + n // q_period). Values get a norm
+    without weights if `v_norm`, which goes with `norms`; if `v_from_k` they are the keys before norm and rotation.
     """
 
     freqs: int
@@ -88,6 +89,8 @@ class HeadRotation:
     num_pairs: int = 0
     q_growth: float = 0.0
     q_period: int = 1
+    v_norm: bool = False
+    v_from_k: bool = False
 
     @property
     def constants(self) -> Mapping[str, float | bool]:
@@ -100,11 +103,12 @@ class HeadRotation:
         return {**constants, **self.extras}
 
     @property
-    def extras(self) -> Mapping[str, float]:
+    def extras(self) -> Mapping[str, float | bool]:
         """The constants of what few models do; none for the others."""
         amplitude = {"AMPLITUDE": self.amplitude, "ROTARY_PAIRS": self.num_pairs} if self.amplitude != 1.0 else {}
         growth = {"Q_GROWTH": self.q_growth, "Q_PERIOD": self.q_period} if self.q_growth else {}
-        return {**amplitude, **growth}
+        values = {name: True for name, on in (("V_NORM", self.v_norm), ("V_FROM_K", self.v_from_k)) if on}
+        return {**amplitude, **growth, **values}
 
 
 def rotation_constants(*, q_scale: float, qk_norm: bool, eps: float, plus_one: bool) -> Mapping[str, float | bool]:
@@ -151,20 +155,26 @@ def rope_cache(
     positions: int,
     slot_mapping: int,
     q_gated: bool = False,
+    q_alone: bool = False,
 ) -> None:
     """Record q = rotate(norm(q)) * q_scale, and rotate(norm(k)) and v into the cache, saturating at what f16 holds.
 
     `qkv` is (tokens, (num_heads + 2 * num_kv_heads) * head_dim) f32: q heads, k heads, v heads, with `q_gated` behind
-    each q head one that is not looked at; `q` is (tokens,
-    num_heads * head_dim) f32 and elsewhere. Pairs are a head's halves (NeoX style). `positions` is the
+    each q head one that is not looked at, and without v heads where these are k's. With `q_alone` it has neither k nor
+    v, and the cache stays as it is. `q` is (tokens, num_heads * head_dim) f32 and elsewhere. Pairs are a head's halves
+    (NeoX style). `positions` is the
     address of (tokens) u32, `slot_mapping` of (tokens) u32, where NO_SLOT writes nothing. A cache of f32 takes every
     value. Raises ConfigError for other shapes.
     """
     num_tokens, norms = q.shape[0], rotation.norms
-    total_heads = shape.num_heads + 2 * shape.num_kv_heads
+    total_heads = shape.num_heads + (0 if q_alone else 2 * shape.num_kv_heads)
     q.expect("rope_cache: q", (num_tokens, shape.num_heads * shape.head_dim), DType.F32)
-    gates = shape.num_heads if q_gated else 0
-    qkv.expect("rope_cache: qkv", (num_tokens, (total_heads + gates) * shape.head_dim), DType.F32)
+    row_heads = (
+        total_heads
+        + (shape.num_heads if q_gated else 0)
+        - (shape.num_kv_heads if rotation.v_from_k and not q_alone else 0)
+    )
+    qkv.expect("rope_cache: qkv", (num_tokens, row_heads * shape.head_dim), DType.F32)
     if norms:
         norms.q_weight.expect("rope_cache: q_weight", (shape.head_dim,), DType.F32)
         norms.k_weight.expect("rope_cache: k_weight", (shape.head_dim,), DType.F32)

@@ -103,13 +103,15 @@ def route(
     correction: Tensor | None,
     chosen: int,
     weights: Tensor,
+    scales: Tensor | None = None,
     pairs: TiledPairs | None = None,
 ) -> None:
     """Record the choice of experts; no barrier.
 
     `logits` is (tokens, num_experts or more) f32, of which the first count; `correction` (num_experts) f32. `chosen` is
     the address of (tokens, num_chosen) u32: the experts by falling score, of equal ones the lower number first, and
-    whatever logits are, numbers of experts. `weights` gets (tokens, num_chosen) f32. Where `sorts_where_routed` allows
+    whatever logits are, numbers of experts. `weights` gets (tokens, num_chosen) f32, each times what `scales`,
+    (num_experts) f32, have for the expert. Where `sorts_where_routed` allows
     it, `pairs` are what `expert_tiles` makes of the choice. Raises ConfigError for other shapes.
     """
     num_tokens, stride = logits.shape
@@ -118,6 +120,8 @@ def route(
     weights.expect("route: weights", (num_tokens, routing.num_chosen), DType.F32)
     if correction is not None:
         correction.expect("route: correction", (experts,), DType.F32)
+    if scales is not None:
+        scales.expect("route: scales", (experts,), DType.F32)
     constants: dict[str, ConstantValue] = {
         "WORKGROUP": info.subgroup_size,
         "EXPERTS": experts,
@@ -128,6 +132,7 @@ def route(
         "HAS_BIAS": correction is not None,
         "GROUPS": routing.num_groups,
         "GROUPS_KEPT": routing.groups_kept,
+        **({} if scales is None else {"HAS_SCALES": True}),
     }
     groups, sorted_fields = min(num_tokens, _MAX_ROUTING_GROUPS), {"order": 0, "tiles": 0, "num_tiles": 0}
     if pairs is not None:
@@ -141,6 +146,7 @@ def route(
     push = kernel.pack(
         logits=logits.address,
         bias=0 if correction is None else correction.address,
+        scales=0 if scales is None else scales.address,
         chosen=chosen,
         weights=weights.address,
         tokens=num_tokens,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.config import MAX_BIAS, MAX_TOP_LOGPROBS, SamplingParams
 from unicorn_async.ops.sampling import SamplingPath
+from unicorn_async.sampling_params import MAX_BIAS, MAX_TOP_LOGPROBS, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NO_STATE = 0xFFFFFFFF  # state index of a padded row, mark or reset: nothing is done for it
 NO_MASK = 0xFFFFFFFF  # mask of a row whose next token may be any
 NO_BIASES = 0xFFFFFFFF  # biases of a row that has none
+COUNTS, LOOKS = 1, 2  # of a row with penalties: its choice is counted, or the host says later what is
 OUTPUT_MARK = 0x80000000  # added to a mark's token when it belongs to the output
 
 _SMALLEST_TEMPERATURE = 1e-5  # below it a request is greedy
@@ -42,6 +43,8 @@ SAMPLE_ROW = np.dtype(
         ("penalised", "<u4"),
         ("mask", "<u4"),
         ("biases", "<u4"),
+        ("token", "<u4"),
+        ("proposal", "<u4"),
     ]
 )
 SAMPLE_RESULT = np.dtype(
@@ -86,7 +89,7 @@ def write_row(row: NDArray[np.void], params: SamplingParams, *, state_index: int
     """Fill one element of a SAMPLE_ROW array, given as a slice of length 1.
 
     `seed` has 64 bits; `position` is the new token's index in its sequence, and no two draws of a sequence share it.
-    The row has neither a mask nor biases.
+    The row has neither a mask nor biases, and nothing is proposed before it.
     """
     row[0] = (
         state_index,
@@ -102,7 +105,9 @@ def write_row(row: NDArray[np.void], params: SamplingParams, *, state_index: int
         params.presence_penalty,
         params.frequency_penalty,
         -1 if params.top_logprobs is None else params.top_logprobs,
-        int(params.has_penalties),
+        COUNTS if params.has_penalties else 0,
         NO_MASK,
         NO_BIASES,
+        0,
+        0,
     )

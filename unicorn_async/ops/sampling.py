@@ -177,8 +177,8 @@ def record_greedy(recorder: Recorder, kernels: Kernels, args: SampleArguments) -
 def record_full(recorder: Recorder, kernels: Kernels, info: DeviceInfo, args: SampleArguments) -> None:
     """Record sampling by every row's parameters; rows with penalties count their token in `counts`.
 
-    Barriers before and after are the caller's; those between the dispatches are recorded here. Rows of one step that
-    have penalties have different state indices.
+    Barriers before and after are the caller's; those between the dispatches are recorded here. Of rows with penalties
+    that have the same state index, all but the first are behind proposed tokens, which each sees beside the counts.
     """
     chunks, rows = args.num_chunks, args.num_rows
     shared = {

@@ -8,7 +8,7 @@ from unicorn_async.ray.calls import Accepted, Report
 from unicorn_async.ray.far_channel import FarChannels
 from unicorn_async.ray.inside import exchange
 from unicorn_async.server.app import application
-from unicorn_async.server.health import health, is_well
+from unicorn_async.server.health import health, is_ready, is_well
 from unicorn_async.server.metrics_text import metrics_text
 from unicorn_async.server.model_host import ModelHost
 from unicorn_async.server.request_context import asking
@@ -68,11 +68,11 @@ class Answers:
 
     async def holder(self, response_id: str) -> str | None:
         """Return this replica's name if it holds the response, or is about to."""
-        return self._replica if await self._service.holds(response_id) else None
+        return self._replica if await self._service.responses.holds(response_id) else None
 
     def report(self) -> Report:
         """Say how this replica is."""
         service, state = self._service, self._service.models.state
-        body = health(state, service.archive.to_json(), can_switch=False)
-        counted = metrics_text(service.metrics, state, service.archive.num_unkept)
-        return Report(self._replica, 200 if is_well(state) else 503, body, counted)
+        body = health(state, service.responses.archive.state, can_switch=False)
+        counted = metrics_text(service.metrics, state, service.responses.archive.state)
+        return Report(self._replica, is_well(state), is_ready(state), body, counted)

@@ -54,7 +54,8 @@ class Report(NamedTuple):
     """How a replica is."""
 
     replica: str
-    status: int  # of its /health
+    is_well: bool
+    is_ready: bool
     health: dict[str, object]
     metrics: str
 

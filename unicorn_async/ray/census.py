@@ -57,8 +57,13 @@ class Census:
             await asyncio.sleep(_INTERVAL_S)
 
 
-def _order(report: Report) -> tuple[int, str]:
-    return _ORDER.get(str(report.health["status"]), len(_ORDER)), report.replica
+def _order(report: Report) -> tuple[bool, bool, int, str]:
+    return (
+        not report.is_ready,
+        not report.is_well,
+        _ORDER.get(str(report.health["status"]), len(_ORDER)),
+        report.replica,
+    )
 
 
 def _text(value: object) -> str | None:

@@ -17,7 +17,7 @@ from unicorn_async.ray.overview import OverviewEndpoints
 from unicorn_async.resources import resource_dir
 from unicorn_async.server.access import Access
 from unicorn_async.server.app import layered
-from unicorn_async.server.ledger import Ledger
+from unicorn_async.server.ledger import input_ledger
 from unicorn_async.server.metrics import Metrics
 from unicorn_async.server.operation import DescriptionEndpoints
 from unicorn_async.server.page import page_routes
@@ -48,9 +48,7 @@ class Gateway:
         self.metrics = Metrics()
         self.watchers = StepWatchers()
         self.models = Census(engines)
-        self.input_bytes = Ledger(
-            options.max_client_input_bytes, what="bytes of requests under way", code="too_much_input"
-        )
+        self.input_bytes = input_ledger(options)
         self._engines = engines
         self._name = name
         self._dispatch = Dispatch(engines, queue_timeout_s=options.queue_timeout_s, beginning_chars=beginning_chars)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from unicorn_async.server.guard import guarded, json_response, told
-from unicorn_async.server.health import is_ready, is_well, package_version
+from unicorn_async.server.health import package_version
 from unicorn_async.server.keys import Right
 from unicorn_async.server.metrics_text import CONTENT_TYPE, Exposition, add_process, add_requests
 from unicorn_async.server.protocol.encoding import encode_object
@@ -50,13 +50,13 @@ class OverviewEndpoints:
         body["replicas"] = [
             {"replica": one.replica, "status": one.health["status"], "error": one.health["error"]} for one in reports
         ]
-        return json_response(encode_object(body), status=200 if reports and is_well(state) else 503)
+        return json_response(encode_object(body), status=200 if any(one.is_well for one in reports) else 503)
 
     async def _ready(self, request: Request) -> Response:
         """Say with 200 or 503 whether a replica takes requests now. It needs no key."""
         self._access.check_host(request.headers)
         reports, state = await self._census.reports(), self._census.state
-        ready = bool(reports) and is_ready(state)
+        ready = any(one.is_ready for one in reports)
         body = encode_object({"ready": ready, "status": state.status.value})
         return json_response(body, status=200 if ready else 503)
 

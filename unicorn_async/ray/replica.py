@@ -61,9 +61,15 @@ class Replica:
         return self._answers.report()
 
     def check_health(self) -> None:
-        """Raise if the engine has failed: Ray Serve then starts another replica in this one's place."""
+        """Raise if requests can't be taken, and will not be: Ray Serve then starts another replica in this one's place.
+
+        It asks some times before it does, in which a process that is lost comes back by itself.
+        """
         if self._engine.has_failed:
             raise RuntimeError("the engine has failed")
+        report = self._answers.report()
+        if not report.is_well:
+            raise RuntimeError(f"requests can't be taken: {report.health.get('error') or report.health.get('outages')}")
 
     async def __del__(self) -> None:  # Ray Serve awaits it at the replica's end
         await self._held.aclose()

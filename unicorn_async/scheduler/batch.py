@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from unicorn_async.scheduler.request import FinishReason
     from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.state_copies import GivenState, KeptState
 
 
 class ScheduledSequence(NamedTuple):
@@ -25,6 +26,8 @@ class ScheduledSequence(NamedTuple):
     is_decode: bool  # it is one token, sampled into the sequence's present state; all else is prompt or recomputed
     is_given: bool = False  # a decode whose token the host gives: the sequence's state may have another
     proposal: int = 0  # which of the tokens proposed behind the sequence's newest one it is; 0 = none, all are parts
+    num_uncounted: int = 0  # the sequence's newest tokens that the sampler has not counted for its penalties
+    state_row: int = -1  # where its state of fixed size is left behind the part; -1 = in the sequence's own row
 
     @property
     def resets(self) -> bool:
@@ -34,11 +37,15 @@ class ScheduledSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step: decodes first, then chunks of prompts; or decodes alone, then what is proposed to some of them."""
+    """One step: decodes first, then chunks of prompts; or decodes alone, each with what is proposed behind it."""
 
     scheduled: tuple[ScheduledSequence, ...]
     num_tokens: int
     step: int  # counts from 0
+    given: tuple[GivenState, ...] = ()  # that sequences begin with
+    kept: tuple[KeptState, ...] = ()
+    predicts: bool = False  # it goes through the layer that predicts a token more, where the model has one
+    num_drafts: int = 0  # and so many tokens are chosen, one after the other, that it says come behind the sampled
     num_samples: int = field(init=False)  # tokens that the step samples: one for each part that `samples`, in order
     num_decodes: int = field(init=False)
     has_proposals: bool = field(init=False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.errors import RequestError
 from unicorn_async.scheduler.block_keys import extend_keys
-from unicorn_async.scheduler.block_pool import BlockPool, NeighbourPool
+from unicorn_async.scheduler.block_pool import WHOLE, BlockPool, NeighbourPool
+from unicorn_async.scheduler.kept_blocks import BlockName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.scheduler.sequence import Sequence
@@ -18,6 +21,13 @@ if TYPE_CHECKING:
 def num_blocks_spanned(num_positions: int, block_size: int) -> int:
     """Return how many blocks a run of positions can touch, wherever it starts."""
     return (num_positions + block_size - 2) // block_size + 1 if num_positions else 0
+
+
+class Elsewhere(Protocol):
+    """Blocks outside the device's memory; `KeptBlocks` knows them."""
+
+    def knows(self, group: int, key: bytes) -> bool:
+        """Whether there is a block of a group that holds this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +120,38 @@ class BlockManager:
                 table.append(pool.allocate(table[-1] if table else None))
             sequence.num_covered += self.block_size
 
-    def find(self, sequence: Sequence, most: int) -> int:
-        """Return how many of a sequence's first blocks, of `most`, are here with all that lies in windows there."""
+    def find(self, sequence: Sequence, most: int, elsewhere: Elsewhere | None = None) -> int:
+        """Return how many of a sequence's first blocks, of `most`, are here with all that lies in windows there.
+
+        What is `elsewhere` counts as well.
+        """
         keys = extend_keys(sequence, most, self.block_size)[:most]
-        groups = list(zip(self.groups, self.pools, strict=True))
-        for group, pool in groups:
+        groups = list(zip(self.groups, map(partial(self._known_of, elsewhere), range(len(self.pools))), strict=True))
+        for group, knows in groups:
             if not group.window:
-                keys = keys[: pool.num_known(keys)]
+                keys = keys[: next((number for number, key in enumerate(keys) if not knows(key)), len(keys))]
         found = len(keys)
         while found:
-            missing = (self._last_missing(group, pool, keys, found) for group, pool in groups if group.window)
+            missing = (self._last_missing(group, knows, keys, found) for group, knows in groups if group.window)
             least = min(missing, default=found)
             if least == found:
                 break
             found = least
         return found
 
-    def _last_missing(self, group: BlockGroup, pool: BlockPool, keys: list[bytes], num_blocks: int) -> int:
+    def _known_of(self, elsewhere: Elsewhere | None, group: int) -> Callable[[bytes], bool]:
+        """Return what says whether a block of a group is here, or elsewhere."""
+        pool = self.pools[group]
+        if elsewhere is None:
+            return pool.knows
+        return lambda key: pool.knows(key) or elsewhere.knows(group, key)
+
+    def _last_missing(
+        self, group: BlockGroup, knows: Callable[[bytes], bool], keys: list[bytes], num_blocks: int
+    ) -> int:
         """Return the last block missing in the window behind the first `num_blocks`, or this number if none is."""
         seen = range(num_blocks - 1, self._first_seen(group, num_blocks) - 1, -1)
-        return next((number for number in seen if not pool.knows(keys[number])), num_blocks)
+        return next((number for number in seen if not knows(keys[number])), num_blocks)
 
     def num_shared(self, sequence: Sequence, num_blocks: int) -> tuple[int, ...]:
         """Return, per group, how many of the first blocks that `find` has found are in use by others."""
@@ -139,18 +161,40 @@ class BlockManager:
             for group, pool in zip(self.groups, self.pools, strict=True)
         )
 
-    def claim(self, sequence: Sequence, num_blocks: int) -> None:
-        """Give a sequence that has no blocks the first ones that `find` has found."""
+    def lacking(self, sequence: Sequence, num_blocks: int) -> list[BlockName]:
+        """Return which of the first blocks that `find` has found are not here, in the order of the text."""
+        keys = sequence.block_keys[:num_blocks]
+        firsts = [self._first_seen(group, num_blocks) for group in self.groups]
+        return [
+            BlockName(group, key)
+            for number, key in enumerate(keys)
+            for group, pool in enumerate(self.pools)
+            if number >= firsts[group] and not pool.knows(key)
+        ]
+
+    def claim(self, sequence: Sequence, num_blocks: int) -> list[tuple[BlockName, int]]:
+        """Give a sequence that has no blocks the first ones that `find` has found.
+
+        Those that are elsewhere get blocks without content, which are returned with their names.
+        """
         if not num_blocks:
-            return
+            return []
         keys = sequence.block_keys
+        names = self.lacking(sequence, num_blocks)
         sequence.first_blocks = [self._first_seen(group, num_blocks) for group in self.groups]
         sequence.block_tables = [
-            [-1] * first + [pool.share(key) for key in keys[first:num_blocks]]
+            [-1] * first + [pool.share(key) if pool.knows(key) else -1 for key in keys[first:num_blocks]]
             for first, pool in zip(sequence.first_blocks, self.pools, strict=True)
         ]
+        lacking = []
+        numbers = {key: number for number, key in enumerate(keys[:num_blocks])}
+        for name in names:  # behind all that are shared, or room would be made by what is about to be
+            block = self.pools[name.group].allocate()
+            sequence.block_tables[name.group][numbers[name.key]] = block
+            lacking.append((name, block))
         sequence.num_covered = num_blocks * self.block_size
         sequence.num_known = num_blocks
+        return lacking
 
     def know(self, sequence: Sequence, num_positions: int) -> None:
         """Note what the sequence's full blocks hold; its first `num_positions` are computed, or will be in order."""
@@ -179,9 +223,19 @@ class BlockManager:
             sequence.trim_start = min(sequence.trim_start, oldest + self.block_size - passed_by)
             if first > sequence.first_blocks[index]:
                 passed = slice(sequence.first_blocks[index], first)
-                self.pools[index].free(sequence.block_tables[index][passed])
+                self._pass(sequence, index, passed)
                 sequence.block_tables[index][passed] = [-1] * (first - passed.start)
                 sequence.first_blocks[index] = first
+
+    def _pass(self, sequence: Sequence, group: int, passed: slice) -> None:
+        """Free blocks that a window has left behind; who asks the same again begins with those at the prompt's end."""
+        end = (len(sequence.prompt_ids) - 1) // self.block_size
+        first = min(max(self._first_seen(self.groups[group], end), passed.start), passed.stop)
+        end = min(max(end, first), passed.stop)
+        pool, table = self.pools[group], sequence.block_tables[group]
+        pool.free(table[passed.start : first], is_passed=True)
+        pool.free(table[first:end])
+        pool.free(table[end : passed.stop], is_passed=True)
 
     def release(self, sequence: Sequence) -> None:
         """Free all blocks of the sequence; of those that are known, the last ones are used anew before the first."""
@@ -189,6 +243,23 @@ class BlockManager:
             pool.free(reversed(table[first:]))
         sequence.block_tables, sequence.first_blocks = [], []
         sequence.num_covered = sequence.trim_start = sequence.num_known = sequence.num_found = 0
+
+    def weight(self, sequence: Sequence) -> int:
+        """Return the largest part of a group's blocks that the sequence has, of `WHOLE`."""
+        return max((pool.part(table) for pool, table in self._tables(sequence)), default=0)
+
+    def part(self, numbers: SequenceOf[int]) -> int:
+        """Return the largest part of a group's blocks that so many of each are, of `WHOLE`."""
+        return max(number * WHOLE // pool.num_blocks for number, pool in zip(numbers, self.pools, strict=True))
+
+    def num_alone(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return, per group, how many blocks come free with the sequence alone."""
+        return tuple(pool.num_alone(table) for pool, table in self._tables(sequence)) or (0,) * len(self.pools)
+
+    def _tables(self, sequence: Sequence) -> list[tuple[BlockPool, list[int]]]:
+        """Return the sequence's tables, without what is freed, beside their pools; none if it has no blocks."""
+        tables = zip(self.pools, sequence.block_tables, sequence.first_blocks, strict=False)
+        return [(pool, table[first:] if first else table) for pool, table, first in tables]
 
     def shortage(self, sequence: Sequence, length: int, num_queries: int) -> tuple[int, ...]:
         """Return, per group, the blocks that the sequence lacks to reach `length`, `num_queries` a step."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Sequence as SequenceOf
+
+WHOLE = 1 << 30  # of which parts are counted
 
 
 class BlockPool:
@@ -22,6 +25,8 @@ class BlockPool:
         self._idle: dict[int, None] = {}  # known blocks without users, the one that is idle longest first
         self._keys: dict[int, bytes] = {}
         self._known: dict[bytes, int] = {}
+        self.notes_released = False  # whether somebody asks for `first_released`
+        self._released: dict[int, None] = {}  # idle blocks that a sequence had to its end
         self.add(blocks)
 
     @property
@@ -46,6 +51,7 @@ class BlockPool:
         else:
             block = next(iter(self._idle))
             del self._idle[block], self._known[self._keys.pop(block)]
+            self._released.pop(block, None)
         self._users[block] = 1
         return block
 
@@ -65,6 +71,7 @@ class BlockPool:
             return
         if known is not None:
             del self._idle[known], self._keys[known]
+            self._released.pop(known, None)
             self._give_back(known)
         self._known[key], self._keys[block] = block, key
 
@@ -72,23 +79,50 @@ class BlockPool:
         """Whether there is a block that holds this."""
         return key in self._known
 
-    def num_known(self, keys: SequenceOf[bytes]) -> int:
-        """Return how many of the first keys there are blocks for."""
-        return next((number for number, key in enumerate(keys) if key not in self._known), len(keys))
-
     def is_used(self, key: bytes) -> bool:
-        """Whether the block that holds this has a user; there is one."""
-        return self._known[key] in self._users
+        """Whether there is a block that holds this, and it has a user."""
+        return self._known.get(key) in self._users
 
     def share(self, key: bytes) -> int:
         """Use the block that holds this; there is one."""
         block = self._known[key]
         self._idle.pop(block, None)
+        self._released.pop(block, None)
         self._users[block] = self._users.get(block, 0) + 1
         return block
 
-    def free(self, blocks: Iterable[int]) -> None:
-        """Give blocks back, each for one user."""
+    def num_alone(self, blocks: SequenceOf[int]) -> int:
+        """Return how many of a table's blocks, the last ones, have no other user."""
+        return len(blocks) - self._last_like(blocks, 0, 2)
+
+    def part(self, blocks: SequenceOf[int]) -> int:
+        """Return which part of all blocks these of a table are, each divided among its users."""
+        part = start = 0
+        while start < len(blocks):
+            users = self._users[blocks[start]]
+            end = len(blocks) if users == 1 else self._last_like(blocks, start, users)
+            part += (end - start) * WHOLE // (users * self.num_blocks)
+            start = end
+        return part
+
+    def _last_like(self, blocks: SequenceOf[int], start: int, num_users: int) -> int:
+        """Return behind which of a table's blocks, from `start` on, they have fewer users.
+
+        Whoever shares a block shares those before it. In a window, which leaves them behind, it is an estimate.
+        """
+        return bisect_right(blocks, -num_users, lo=start, key=lambda block: -self._users[block])
+
+    def first_released(self) -> tuple[int, bytes] | None:
+        """Return the block that would be lost first, and its key, of those that `free` has noted."""
+        block = next(iter(self._released), None)
+        return None if block is None else (block, self._keys[block])
+
+    def forget_released(self, block: int) -> None:
+        """Return a block no more from `first_released` until it is freed once more."""
+        del self._released[block]
+
+    def free(self, blocks: Iterable[int], *, is_passed: bool = False) -> None:
+        """Give blocks back, each for one user; `is_passed` where a window has left them behind."""
         for block in blocks:
             assert block in self._users, f"block {block} is freed twice"
             self._users[block] -= 1
@@ -97,6 +131,8 @@ class BlockPool:
             del self._users[block]
             if block in self._keys:
                 self._idle[block] = None
+                if self.notes_released and not is_passed:
+                    self._released[block] = None
             else:
                 self._give_back(block)
 

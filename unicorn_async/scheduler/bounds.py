@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import MAX_BIASED_TOKENS
 from unicorn_async.errors import PromptTooLongError, RequestError
+from unicorn_async.sampling_params import MAX_BIASED_TOKENS
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.sequence import Sequence

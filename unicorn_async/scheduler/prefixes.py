@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.config import MAX_PROPOSED
 from unicorn_async.scheduler.block_keys import extend_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unicorn_async.scheduler.block_manager import BlockManager
     from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.state_copies import GivenState, KeptState
 
 
 class Prefixes:
@@ -41,15 +45,11 @@ class Prefixes:
         """Have a sequence that was admitted begin behind what was found, and others wait for what it is to compute."""
         if not self._shares:
             return
-        size = self._blocks.block_size
-        self._blocks.claim(sequence, found)
-        sequence.num_found = sequence.num_scheduled = sequence.num_computed = found * size
-        if sequence.num_prompt_found is None:
-            sequence.num_prompt_found = sequence.num_found
-            self.num_prompt_tokens += len(sequence.prompt_ids)
-            self.num_found += sequence.num_found
-        for key in extend_keys(sequence, sequence.length // size, size)[found:]:
-            self._to_come.setdefault(key, sequence)
+        lacking = self._blocks.claim(sequence, found)
+        assert not lacking, "what was found is here"
+        self._begin_behind(sequence, found)
+        self._count(sequence)
+        self._announce(sequence, found)
 
     def know(self, sequence: Sequence, num_positions: int) -> None:
         """Note that steps have a sequence's first positions; blocks with tokens that nobody has seen are left out."""
@@ -60,11 +60,51 @@ class Prefixes:
         for key in sequence.block_keys[known : sequence.num_known]:
             self._to_come.pop(key, None)
 
+    def expect(self, sequence: Sequence) -> None:
+        """Hear which sequence comes next, while the step is full of prompts that it may begin like."""
+
+    def cut(self, sequence: Sequence, count: int) -> int:
+        """Return how many of the `count` next tokens of a prompt the step may have."""
+        del sequence
+        return count
+
+    def reach(self, sequence: Sequence) -> None:
+        """Hear that the step has a sequence's first `num_scheduled` positions."""
+
+    def most_proposed(self, sequence: Sequence) -> int:
+        """Return how many tokens may be proposed behind what the step has of a sequence."""
+        del sequence
+        return MAX_PROPOSED
+
+    def take_copies(self) -> tuple[tuple[GivenState, ...], tuple[KeptState, ...]]:
+        """Return the copies of states that sequences begin with in the step that was made, and those that it makes."""
+        return (), ()
+
+    def commit(self, kept: Iterable[KeptState]) -> None:
+        """Know the copies that a step has made."""
+
     def leave(self, sequence: Sequence) -> None:
         """Let nobody wait for a sequence that runs no more."""
         for key in sequence.block_keys[sequence.num_known :]:
             if self._to_come.get(key) is sequence:
                 del self._to_come[key]
+
+    def _begin_behind(self, sequence: Sequence, num_blocks: int) -> None:
+        found = num_blocks * self._blocks.block_size
+        sequence.num_found = sequence.num_scheduled = sequence.num_computed = found
+
+    def _count(self, sequence: Sequence) -> None:
+        """Count what was there of a prompt, if it is the first time that the sequence begins."""
+        if sequence.num_prompt_found is None:
+            sequence.num_prompt_found = sequence.num_found
+            self.num_prompt_tokens += len(sequence.prompt_ids)
+            self.num_found += sequence.num_found
+
+    def _announce(self, sequence: Sequence, start: int) -> None:
+        """Have others wait for the sequence's blocks from the `start`-th on."""
+        size = self._blocks.block_size
+        for key in extend_keys(sequence, sequence.length // size, size)[start:]:
+            self._to_come.setdefault(key, sequence)
 
     def _most(self, sequence: Sequence) -> int:
         """Return how many blocks a sequence may have from others: it computes a token at least.

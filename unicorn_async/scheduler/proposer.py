@@ -29,10 +29,11 @@ class Proposer(Protocol):
 
 
 class HitRate:
-    """The share of guesses that were right lately; half of them, as long as there was none."""
+    """The share of guesses that were right lately; `prior` of them, as long as there was none."""
 
-    def __init__(self) -> None:
-        self._hits = 1.0
+    def __init__(self, prior: float = 0.5) -> None:
+        self._prior = 2.0 * prior
+        self._hits = self._prior
         self._tries = 2.0
 
     @property
@@ -41,6 +42,6 @@ class HitRate:
         return self._hits / self._tries
 
     def note(self, *, is_right: bool) -> None:
-        """Count a guess; half a right and half a wrong one are always among those that count."""
-        self._hits = 1.0 + _MEMORY * (self._hits - 1.0) + is_right
+        """Count a guess; two that were right as often as the prior says are always among those that count."""
+        self._hits = self._prior + _MEMORY * (self._hits - self._prior) + is_right
         self._tries = 2.0 + _MEMORY * (self._tries - 2.0) + 1.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from unicorn_async.scheduler.request import FinishReason
 
 if TYPE_CHECKING:
-    from unicorn_async.config import SamplingParams
     from unicorn_async.pooling import Embedded
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.scheduler.proposer import Proposer
 
 _NONE: frozenset[int] = frozenset()
@@ -35,6 +35,7 @@ class Sequence:
     client: str = ""  # clients take turns where sequences wait
     prediction_ids: tuple[int, ...] = ()  # of the answer, by who asks: proposed from before anything else
     mask: bytes | None = None  # with a grammar, a bit for each token that may come next; None until that is known
+    foreseen: tuple[tuple[int, bytes], ...] = ()  # tokens that may come then, each with the mask behind it
 
     end_token_ids: frozenset[int] = frozenset()  # that end its answer, given by `Scheduler.add`
     output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
@@ -45,15 +46,24 @@ class Sequence:
     num_pending: int = 0  # tokens that steps in flight will sample, whatever becomes of proposals
     num_proposed: int = 0  # proposed tokens in a step in flight: how many are right decides where the next one begins
     proposer: Proposer | None = None  # made when something may be proposed for the first time
+    draft_count: int = 0  # tokens to be drafted to it before it decodes on; 0 = none
+    drafted: tuple[int, ...] = ()  # what a draft model says comes behind its newest token
+    num_predicting: int = 0  # its parts of steps in flight behind which the model itself predicts tokens
+    num_foretold: int = 0  # how many these are, behind the latest of them
+    num_drafted: int = 0  # of the latest proposed tokens, the first ones that were a draft model's
+    is_draft_cut: bool = False  # what was drafted behind these may not come, by a grammar
+    is_draft_missed: bool = False  # one of them was wrong
     is_predicted: bool = False  # the latest proposed tokens were from the prediction
     num_predicted_right: int = 0  # of the prediction's tokens, those proposed and right
     num_predicted_wrong: int = 0  # those computed in vain
     is_token_elsewhere: bool = False  # its newest token is not the last one in its state
+    num_uncounted: int = 0  # its newest tokens, which came behind proposed ones: the sampler has not counted them yet
     place: int = -1  # order of its first admission among all, given by `WaitingQueue`
     last_turn: int = 0  # number of its latest turn among all: a part of its prompt, or a token where not all had one
     num_given: int = 0  # length at admission; tokens from here on were sampled into the present state
     max_length: int = 0  # prompt and output may have so many tokens together
     state_index: int = -1  # row of the sequence's state on the GPU; -1 = none
+    spare_row: int = -1  # where its state of fixed size is, if not in that row
     block_tables: list[list[int]] = field(default_factory=list)  # per group: logical block -> block, -1 = freed
     first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
     num_covered: int = 0  # positions that each of the tables has room for
@@ -61,6 +71,8 @@ class Sequence:
     num_known: int = 0  # of its first blocks, as far as they are known by their keys
     num_found: int = 0  # positions that it found computed when it got its state
     num_prompt_found: int | None = None  # those of its prompt at its first admission, None before that
+    num_restores: int = 0  # how often blocks of its beginning were to be brought back to the device
+    is_restoring: bool = False  # it waits for these
     trim_start: int = 0  # while `num_computed` is below it, no more blocks can be freed
     preempted: bool = False  # lost its place, or loses it when its steps in flight are committed
     finish_reason: FinishReason | None = None
@@ -89,6 +101,25 @@ class Sequence:
     def awaits_mask(self) -> bool:
         """Whether steps go on without it: the host has yet to see its last token, and to say which ones may follow."""
         return self.sampling.grammar is not None and (self.num_pending > 0 or self.mask is None)
+
+    def mask_behind(self, proposal: int) -> bytes | None:
+        """Return the mask behind its newest token, or behind so many that are proposed to follow that one."""
+        return self.foreseen[proposal - 1][1] if proposal and self.foreseen else self.mask
+
+    @property
+    def allowed_drafted(self) -> tuple[int, ...]:
+        """What was drafted to it and may come: with a grammar that is as far as the masks are foreseen."""
+        if self.sampling.grammar is None:
+            return self.drafted
+        tokens = zip(self.drafted, self.foreseen, strict=False)
+        return self.drafted[
+            : next((at for at, (one, (other, _)) in enumerate(tokens) if one != other), len(self.foreseen))
+        ]
+
+    @property
+    def awaits_draft(self) -> bool:
+        """Whether steps go on without it until a draft model has said what comes behind its newest token."""
+        return self.draft_count > 0 and not self.drafted
 
     @property
     def is_decoding(self) -> bool:
@@ -133,6 +164,7 @@ class Sequence:
         """Append a token that the GPU has sampled, and see whether it ends the sequence."""
         self.output_ids.append(token_id)
         self.mask = None
+        self.drafted = ()
         if token_id in self.end_token_ids:
             self.finish_reason = FinishReason.STOP
         elif len(self.prompt_ids) + len(self.output_ids) >= self.max_length:

@@ -20,7 +20,8 @@ class StepCosts:
     """Keeps the last times that the device took for steps which decode alone, padded to one of `sizes`.
 
     What is proposed to a sequence is worth it where the step's tokens, as many as are to be expected, come faster than
-    without. A size that was never seen, or long ago, is tried.
+    without. A size that was never seen, or long ago, is tried, the smallest of them first: where steps take as long as
+    they have tokens, the largest would cost as much as a dozen others.
     """
 
     def __init__(self, sizes: SequenceOf[int]) -> None:
@@ -46,32 +47,71 @@ class StepCosts:
         self._last_gap = self._num_steps
 
     @property
+    def most_tokens(self) -> int:
+        """The most tokens of a step."""
+        return self._sizes[-1]
+
+    @property
     def gap_s(self) -> float:
         """Seconds that the device waits for such a step; 0 where that is not known, or was long ago."""
         is_fresh = self._num_steps - self._last_gap < _FORGOTTEN_AFTER
         return median(self._gaps) if self._gaps and is_fresh else 0.0
 
     def seconds(self, num_tokens: int) -> float:
-        """Return what a step of so many tokens is taken to need; 0 where nothing is known of those that are smaller."""
-        for size in self._sizes[bisect_left(self._sizes, num_tokens) :: -1]:
-            times = self._times.get(size, ())
-            is_fresh = self._num_steps - self._last.get(size, 0) < _FORGOTTEN_AFTER
-            if len(times) >= _FEW and is_fresh:
-                return median(times) if len(times) > _FEW else min(times)
-        return 0.0
+        """Return what a step of so many tokens is taken to need; 0 where nothing is known of those that are smaller.
 
-    def worth(self, num_tokens: int, expected: float, rate: float, most: int, *, ahead: int, is_alone: bool) -> int:
+        A size that is not known lies between those that are, or is as fast as the largest of them.
+        """
+        index = bisect_left(self._sizes, num_tokens)
+        below = next((size for size in self._sizes[index::-1] if self._is_known(size)), None)
+        if below is None:
+            return 0.0
+        size, least_s = self._sizes[index], self._time(below)
+        above = next((size for size in self._sizes[index:] if self._is_known(size)), None)
+        if below == size or above is None:
+            return least_s
+        return least_s + max(self._time(above) - least_s, 0.0) * (size - below) / (above - below)
+
+    def most_tried(self, num_tokens: int) -> int:
+        """Return the most tokens of a step that has so many already: a size more than the largest that is known."""
+        index = bisect_left(self._sizes, num_tokens)
+        known = (at for at in range(len(self._sizes) - 1, index, -1) if self._is_known(self._sizes[at]))
+        return self._sizes[min(next(known, index) + 1, len(self._sizes) - 1)]
+
+    def _time(self, size: int) -> float:
+        times = self._times[size]
+        return median(times) if len(times) > _FEW else min(times)
+
+    def _is_known(self, size: int) -> bool:
+        is_fresh = self._num_steps - self._last.get(size, 0) < _FORGOTTEN_AFTER
+        return len(self._times.get(size, ())) >= _FEW and is_fresh
+
+    def worth(
+        self,
+        num_tokens: int,
+        expected: float,
+        rate: float,
+        most: int,
+        *,
+        ahead: int,
+        is_alone: bool,
+        is_awaited: bool = False,
+    ) -> int:
         """Return how many tokens to propose to one sequence, `most` at most, in a step that has `num_tokens` already.
 
         Of the step `expected` tokens are to be expected without. Each one that is proposed is right with the chance
         `rate`, if all before it are, the `ahead` ones among them that nobody has seen yet. While others decode, the
-        sequence is left out of the next step; one `is_alone` has the device wait.
+        sequence is left out of the next step; one `is_alone` has the device wait. One that `is_awaited` without
+        proposals, too, loses nothing by that.
         """
         without_s = self.seconds(num_tokens)
         if not without_s or not rate:
             return 0
-        best, count = _LEAST_GAIN * expected / without_s, 0
         waits, gap_s = (0.0, self.gap_s) if is_alone else (1.0, 0.0)
+        if is_awaited:
+            waits, without_s = 0.0, without_s + gap_s
+        best, count = _LEAST_GAIN * expected / without_s, 0
+        most = min(most, self.most_tried(num_tokens) - num_tokens)
         for size in self._sizes[bisect_left(self._sizes, num_tokens + 1) :]:
             proposed = min(size - num_tokens, most)
             if proposed > 0:

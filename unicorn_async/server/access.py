@@ -18,7 +18,7 @@ from unicorn_async.server.protocol.errors import ApiError
 _PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".home.arpa")
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from unicorn_async.server.keys import ApiKey
     from unicorn_async.server.options import ServerOptions
@@ -28,11 +28,26 @@ class Access:
     """Decides by a request's headers (names in lower case) and by the address that it comes from."""
 
     def __init__(self, options: ServerOptions) -> None:
-        self._keys = [(_spellings(key), _owner(key, shares=options.share_prefixes)) for key in options.keys]
+        self._shares = options.share_prefixes
+        self._keys: list[tuple[tuple[bytes, ...], Client]] = []
+        self._num_keys = 0  # that there were
+        self.renew(options.keys)
         self._behind_proxy = options.behind_proxy
         self._cors_origins = frozenset(options.cors_origins)
         self._is_encrypted = options.tls is not None
         self._allowed_hosts = frozenset(host.lower() for host in options.allowed_hosts)
+
+    def renew(self, keys: Sequence[ApiKey]) -> None:
+        """Have these keys count in place of those before."""
+        known = {(spellings, client.name): client.key_number for spellings, client in self._keys}
+        renewed: list[tuple[tuple[bytes, ...], Client]] = []
+        for key in keys:
+            spellings, number = _spellings(key), self._num_keys + 1
+            number = known.get((spellings, key.name), number)
+            self._num_keys = max(self._num_keys, number)
+            salt = "" if self._shares else f"key {key.name}"
+            renewed.append((spellings, Client(key.name, key.rights, key.max_requests, number, salt)))
+        self._keys = renewed
 
     @property
     def needs_key(self) -> bool:
@@ -72,9 +87,24 @@ class Access:
         """Return whose key it is; raise if it is nobody's, or not good for questions."""
         client = self._owner(None if key is None else key.encode("utf-8", "replace"))
         if Right.USE not in client.rights:
-            message = f"the API key of {client.name!r} is not good for this: it has no right to use"
-            raise ApiError(message, status=403, code="no_right")
+            raise _no_use(client)
         return client
+
+    def still(self, client: Client) -> Client:
+        """Return who a client that was let pass is by now, with the rights that its key has by now.
+
+        Raises:
+            ApiError: 401, its key is none of the server's any more; 403, it is not good for questions any more.
+        """
+        if not self._keys:
+            return client
+        found = next((one for _, one in self._keys if one.key_number == client.key_number), None)
+        if found is None:
+            message = "the API key of this connection is not one of the server's any more"
+            raise ApiError(message, status=401, code="invalid_api_key")
+        if Right.USE not in found.rights:
+            raise _no_use(found)
+        return found
 
     def caller(self, headers: Mapping[str, str], host: str | None) -> Client:
         """Return whose request it seems to be, before it is let pass: the address counts where there is no good key."""
@@ -166,5 +196,6 @@ def _spellings(key: ApiKey) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(spellings))
 
 
-def _owner(key: ApiKey, *, shares: bool) -> Client:
-    return Client(key.name, key.rights, key.max_requests, "" if shares else f"key {key.name}")
+def _no_use(client: Client) -> ApiError:
+    message = f"the API key of {client.name!r} is not good for this: it has no right to use"
+    return ApiError(message, status=403, code="no_right")

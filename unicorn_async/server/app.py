@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -24,7 +22,7 @@ from unicorn_async.server.embedding_endpoints import EmbeddingEndpoints
 from unicorn_async.server.gate import Gate
 from unicorn_async.server.guard import unrouted
 from unicorn_async.server.http import HttpEndpoints
-from unicorn_async.server.http_protocol import HttpProtocol, IdleConnections
+from unicorn_async.server.http_protocol import HttpProtocol
 from unicorn_async.server.listener import BACKLOG, address_of, bind, drop_silent
 from unicorn_async.server.model_endpoints import ModelEndpoints
 from unicorn_async.server.model_host import ModelHost
@@ -32,8 +30,9 @@ from unicorn_async.server.observer import Observer
 from unicorn_async.server.operation import OperationEndpoints
 from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.page import page_routes
+from unicorn_async.server.port import Port
 from unicorn_async.server.service import Service
-from unicorn_async.server.stall import Unread
+from unicorn_async.server.signals import obey_signals
 from unicorn_async.server.tls_protocol import Handshakes, TlsProtocol
 from unicorn_async.server.tokenizer_endpoints import TokenizerEndpoints
 from unicorn_async.server.websocket import WebSocketEndpoint
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from unicorn_async.server.fronted import Fronted
 
 logger = logging.getLogger(__name__)
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starlette:
@@ -111,7 +108,7 @@ async def serve(
     options: ServerOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP comes, or the task is cancelled; who owns engine or host closes them.
+    """Serve until a signal comes (`obey_signals`), or the task is cancelled; who owns engine or host closes them.
 
     With an engine this server keeps that one model; a host, entered by the caller, may be asked to change it.
     `port` 0 takes any free one; `listener`, a socket from `bind`, is used in place of both and closed at the end.
@@ -133,18 +130,22 @@ async def serve(
             address = address_of(sock, encrypted=service.options.tls is not None)
             server = _Server(config, on_ready=lambda: _announce(address, on_ready), on_stop=service.stop)
             drain = service.drain if service.options.drain_s else None
-            with _stop_on_signals(server, drain, service.options.drain_s):
+            renew = service.keys.ask if service.options.api_key_file is not None else None
+            with obey_signals(server, drain, service.options.drain_s, renew=renew):
                 await _run(server, sock)
 
 
 async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Run the server; a cancellation stops it in order, too."""
+    """Run the server; a cancellation stops it in order, and further ones change nothing: the end has its own limit."""
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         server.should_exit = True
-        await task
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait((task,))
+        task.result()
         raise
 
 
@@ -156,23 +157,26 @@ def _announce(address: str, on_ready: Callable[[str], None] | None) -> None:
 
 @contextlib.contextmanager
 def _uvicorn_config(app: Starlette, options: ServerOptions) -> Generator[uvicorn.Config]:
-    idle, unread = IdleConnections(options.max_connections), Unread(options.max_all_unread_bytes)
-    http: Callable[..., asyncio.Protocol] = partial(HttpProtocol, idle, unread, options)
+    port = Port.of(options)
+    http: Callable[..., asyncio.Protocol] = partial(HttpProtocol, port)
     with contextlib.ExitStack() as stack:
         if options.tls is not None:
-            handshakes = Handshakes(options.tls, idle, timeout_s=options.header_timeout_s)
+            handshakes = Handshakes(options.tls, port.idle, timeout_s=options.header_timeout_s)
             stack.callback(handshakes.close)
             http = partial(TlsProtocol, handshakes, http)
-        yield _config(app, options, http, unread)
+        yield _config(app, options, http, partial(WebSocketProtocol, port))
 
 
 def _config(
-    app: Starlette, options: ServerOptions, http: Callable[..., asyncio.Protocol], unread: Unread
+    app: Starlette,
+    options: ServerOptions,
+    http: Callable[..., asyncio.Protocol],
+    websocket: Callable[..., asyncio.Protocol],
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", http),
-        ws=cast("type[asyncio.Protocol]", partial(WebSocketProtocol, unread, options)),
+        ws=cast("type[asyncio.Protocol]", websocket),
         ws_max_size=options.max_message_bytes,
         ws_per_message_deflate=False,  # tokens are small and many: compressing each costs more than sending it
         lifespan="on",
@@ -208,48 +212,3 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._on_stop()  # before uvicorn closes the websockets
         await super().shutdown(sockets=sockets)
-
-
-@contextlib.contextmanager
-def _stop_on_signals(
-    server: uvicorn.Server, drain: Callable[[], Awaitable[None]] | None, drain_s: float
-) -> Generator[None, None, None]:
-    """End the server in order at the first signal (a terminal that is closed sends one, too), at once at the second.
-
-    Only the main thread gets signals.
-
-    At SIGTERM `drain` comes first, if there is one, for so long at most.
-    """
-    loop = asyncio.get_running_loop()
-    draining: list[asyncio.Task[None]] = []
-
-    async def end(drain: Callable[[], Awaitable[None]]) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(drain_s):
-                await drain()
-        server.should_exit = True
-
-    def stop(number: int) -> None:
-        if number == signal.SIGTERM and drain is not None and not draining and not server.should_exit:
-            logger.info("answers under way have %g s to end", drain_s)
-            draining.append(loop.create_task(end(drain)))
-            return
-        server.force_exit = server.should_exit
-        server.should_exit = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    earlier = {number: signal.getsignal(number) for number in SIGNALS}
-    if earlier[signal.SIGHUP] is signal.SIG_IGN:
-        del earlier[signal.SIGHUP]  # it is to outlive its terminal: nohup
-    for number in earlier:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    finally:
-        for task in draining:
-            task.cancel()
-        for number, handler in earlier.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)

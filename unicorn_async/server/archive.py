@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_UNWRITTEN = 64  # responses on their way to the disk; who has made one more waits for it
+DISK_TIMEOUT_S = 10.0  # for what is asked of the disk, and waited for
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveState:
+    """What became of the responses that were to be kept on disk."""
+
+    on_disk: bool  # whether they are to be
+    error: str | None  # why the disk took nothing the last time, None once it does again
+    num_unkept: int  # that it did not take
+    num_files_lost: int  # deleted or replaced while they were in use
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `/health` says of it."""
+        return {
+            "on_disk": self.on_disk,
+            "error": self.error,
+            "unkept": self.num_unkept,
+            "files_lost": self.num_files_lost,
+        }
 
 
 class Archive:
@@ -36,21 +57,21 @@ class Archive:
         self._unwritten: deque[asyncio.Future[None]] = deque()  # in the order of their writing
         self._error: str | None = None
         self._num_unkept = 0
-
-    def to_json(self) -> dict[str, object]:
-        """Return what `/health` says of it: why the disk took nothing the last time, None once it does again."""
-        num_lost = 0 if self._disk is None else self._disk.num_lost
-        return {
-            "on_disk": self._disk is not None,
-            "error": self._error,
-            "unkept": self._num_unkept,
-            "files_lost": num_lost,
-        }
+        self._max_names = options.max_stored
+        self._unkept: dict[str, None] = {}  # names of the last ones of which the disk has nothing
+        self._begun: set[str] = set()  # names of answers under way of which the disk has the beginning
+        self._stale: dict[str, StoredResponse] = {}  # the last ones that have ended, and the disk has the beginning
 
     @property
-    def num_unkept(self) -> int:
-        """How many responses the disk did not take."""
-        return self._num_unkept
+    def state(self) -> ArchiveState:
+        """How the disk does."""
+        num_lost = 0 if self._disk is None else self._disk.num_lost
+        return ArchiveState(self._disk is not None, self._error, self._num_unkept, num_lost)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether responses are kept on disk."""
+        return self._disk is not None
 
     async def recall(self, response_id: str) -> None:
         """Take a response from the disk that is not in memory any more.
@@ -58,49 +79,79 @@ class Archive:
         Raises:
             ApiError: 503, the disk does not give it.
         """
-        if self._disk is not None and self._memory.get(response_id) is None:
+        if self._disk is None or response_id in self._unkept:
+            return
+        if self._memory.get(response_id) is None:
+            if (ended := self._stale.get(response_id)) is not None:
+                self._memory.put(ended)
+                return
             try:
-                entry = await self._disk.get(response_id)
+                async with asyncio.timeout(DISK_TIMEOUT_S):
+                    entry = await self._disk.get(response_id)
             except Exception as exc:  # of the disk, or of bytes that are no response
-                logger.error("response %s can't be read from disk: %s", response_id[:100], exc)
+                logger.error("response %s can't be read from disk: %s", response_id[:100], _reason(exc))
                 raise _failed(f"response {response_id[:100]!r} can't be read") from exc
             if entry is not None:
                 self._memory.put(entry)
 
-    def keep(self, entry: StoredResponse) -> None:
+    def keep(self, entry: StoredResponse, *, is_begun: bool = False) -> None:
         """Send a response to the disk; that it does not go is logged, once until it goes again. `room` has to follow.
 
-        What is asked of the disk after this finds it written.
+        What is asked of the disk after this finds it written. One that `is_begun` comes once more when it has ended:
+        where the disk takes the beginning and not the end, it is sent again as soon as the disk takes something.
         """
         if self._disk is None:
             return
         try:
             writing = self._disk.put(entry)
         except RuntimeError as exc:  # it is closed: the server has ended, and this client was slow
-            self._note(entry.id, exc)
+            self._note(entry, exc, is_begun=is_begun)
             return
         self._unwritten.append(writing)
-        writing.add_done_callback(partial(self._end_writing, entry.id))
+        writing.add_done_callback(partial(self._end_writing, entry, is_begun))
+
+    async def written(self) -> None:
+        """Wait until the disk has, or has not taken, what was sent to it."""
+        if self._unwritten:
+            await asyncio.wait((self._unwritten[-1],))
 
     async def room(self) -> None:
         """Wait until not too many responses are on their way to the disk, of those that are now."""
         if len(self._unwritten) > MAX_UNWRITTEN:
             await asyncio.wait((self._unwritten[-MAX_UNWRITTEN - 1],))
 
-    def _end_writing(self, response_id: str, writing: asyncio.Future[None]) -> None:
+    def _end_writing(self, entry: StoredResponse, is_begun: bool, writing: asyncio.Future[None]) -> None:
         self._unwritten.remove(writing)
-        self._note(response_id, writing.exception())
+        self._note(entry, writing.exception(), is_begun=is_begun)
 
-    def _note(self, response_id: str, error: BaseException | None) -> None:
+    def _note(self, entry: StoredResponse, error: BaseException | None, *, is_begun: bool) -> None:
         """Note what became of a response; a full disk ends no answer."""
         if error is not None:
             if self._error is None:
-                logger.error("response %s, and what follows, is kept in memory alone: %s", response_id, error)
+                logger.error("response %s, and what follows, is kept in memory alone: %s", entry.id, error)
             self._error = str(error)
-            self._num_unkept += 1
-        elif self._error is not None:
+            self._num_unkept += entry.id not in self._stale
+            if entry.id in self._begun or entry.id in self._stale:
+                self._begun.discard(entry.id)
+                self._stale[entry.id] = entry
+                if len(self._stale) > self._max_names:  # a disk may take every beginning, and no end
+                    del self._stale[next(iter(self._stale))]
+                return
+            self._unkept[entry.id] = None
+            if len(self._unkept) > self._max_names:
+                del self._unkept[next(iter(self._unkept))]
+            return
+        self._unkept.pop(entry.id, None)
+        self._stale.pop(entry.id, None)
+        (self._begun.add if is_begun else self._begun.discard)(entry.id)
+        if self._error is not None:
             logger.warning("responses are kept on disk again; %d were not", self._num_unkept)
             self._error = None
+            self._send_again()
+
+    def _send_again(self) -> None:
+        for entry in list(self._stale.values()):
+            self.keep(entry)
 
     async def remove(self, response_id: str) -> None:
         """Forget a response.
@@ -108,18 +159,26 @@ class Archive:
         Raises:
             ApiError: 503, the disk does not forget it; it is still there.
         """
-        if self._disk is not None:
+        if self._disk is not None and response_id not in self._unkept:
             try:
-                await self._disk.remove(response_id)
+                async with asyncio.timeout(DISK_TIMEOUT_S):
+                    await self._disk.remove(response_id)
             except Exception as exc:  # as of `keep`: a disk may fail in any way
-                logger.error("response %s can't be removed from disk: %s", response_id[:100], exc)
+                logger.error("response %s can't be removed from disk: %s", response_id[:100], _reason(exc))
                 raise _failed(f"response {response_id[:100]!r} can't be removed") from exc
+            self._begun.discard(response_id)
+            self._stale.pop(response_id, None)
         self._memory.remove(response_id)
 
     async def close(self) -> None:
         """Write what waits."""
         if self._disk is not None:
+            self._send_again()
             await self._disk.close()
+
+
+def _reason(exc: Exception) -> str:
+    return f"nothing came within {DISK_TIMEOUT_S:g} s" if isinstance(exc, TimeoutError) else str(exc)
 
 
 def _failed(what: str) -> ApiError:

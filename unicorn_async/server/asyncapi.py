@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from unicorn_async.server.openapi_schemas import Schema, schemas
+from unicorn_async.server.openapi_schemas import schemas
 from unicorn_async.server.protocol.client_event import (
     MAX_RESPONSE_ID,
     MAX_STREAM_ID,
@@ -12,11 +12,24 @@ from unicorn_async.server.protocol.client_event import (
 )
 from unicorn_async.server.protocol.retrieval import MAX_SEQUENCE_NUMBER
 
+if TYPE_CHECKING:
+    from unicorn_async.server.openapi_kinds import Schema
+
 _STREAM: Schema = {"type": ["string", "null"], "maxLength": MAX_STREAM_ID}
 _ID: Schema = {"type": "string", "maxLength": MAX_RESPONSE_ID}
 _TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
 _OBJECT: Schema = {"type": "object"}
+_ARRAY: Schema = {"type": "array"}
+_FLAG: Schema = {"type": "boolean"}
+_AMOUNT: Schema = {"type": "number", "minimum": 0}
+_MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+_MAYBE_AMOUNT: Schema = {"type": ["number", "null"], "minimum": 0}
+_ERROR: Schema = {
+    "type": "object",
+    "required": ["message", "type", "param", "code"],
+    "properties": {"message": _MAYBE_TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT},
+}
 _NAMED: dict[str, Schema] = {"item_id": _TEXT, "output_index": _NUMBER, "content_index": _NUMBER}
 
 
@@ -27,6 +40,14 @@ class Event(NamedTuple):
     fields: dict[str, Schema]
     required: tuple[str, ...] = ()
 
+
+_STEPS: dict[str, Schema] = {
+    "model": _MAYBE_TEXT,
+    **dict.fromkeys(("dropped", "running", "waiting", "preemptions"), _NUMBER),
+    "steps": _ARRAY,
+    "own": _OBJECT,
+    "cache": _ARRAY,
+}
 
 CLIENT_EVENTS: dict[str, Event] = {
     "response.cancel": Event(
@@ -58,6 +79,15 @@ def _of_part(summary: str, field: str, schema: Schema = _TEXT) -> Event:
     return Event(summary, {**_NAMED, field: schema}, (*_NAMED, field))
 
 
+def _of_text(summary: str, field: str) -> Event:
+    return Event(summary, {**_NAMED, field: _TEXT, "logprobs": _ARRAY}, (*_NAMED, field, "logprobs"))
+
+
+def _whole(summary: str, **fields: Schema) -> Event:
+    """An event whose fields are all there always."""
+    return Event(summary, fields, tuple(fields))
+
+
 def _of_item(summary: str) -> Event:
     return Event(summary, {"output_index": _NUMBER, "item": _OBJECT}, ("output_index", "item"))
 
@@ -72,8 +102,8 @@ ANSWER_EVENTS: dict[str, Event] = {
     "response.in_progress": _of_response("It is under way; comes again as a sign of life."),
     "response.output_item.added": _of_item("A message, a call, or the model's thoughts begin."),
     "response.content_part.added": _of_part("Its text begins.", "part", _OBJECT),
-    "response.output_text.delta": _of_part("More of the answer.", "delta"),
-    "response.output_text.done": _of_part("The answer's text.", "text"),
+    "response.output_text.delta": _of_text("More of the answer.", "delta"),
+    "response.output_text.done": _of_text("The answer's text.", "text"),
     "response.reasoning_text.delta": _of_part("More of the thoughts.", "delta"),
     "response.reasoning_text.done": _of_part("The thoughts' text.", "text"),
     "response.function_call_arguments.delta": _of_call("More of the arguments of a call.", "delta"),
@@ -85,12 +115,42 @@ ANSWER_EVENTS: dict[str, Event] = {
     "response.failed": _of_response("It failed."),
 }
 SERVER_EVENTS: dict[str, Event] = {
-    "error": Event("A message was refused.", {"status": _NUMBER, "error": _OBJECT}, ("status", "error")),
+    "error": Event(
+        "A message was refused, or an answer that had begun elsewhere can't be followed.",
+        {"status": {"type": "integer", "minimum": 400, "maximum": 599}, "error": _ERROR, "stream_id": _STREAM},
+        ("status", "error"),
+    ),
     "unicorn.authenticated": Event("The key is good.", {}),
-    "unicorn.model": Event("Which model is served; with `?events=unicorn`.", {"model": {}, "status": _TEXT}),
-    "unicorn.load.progress": Event("How far its load is; with `?events=unicorn`.", {"model": _TEXT, "done": {}}),
-    "unicorn.load.failed": Event("It could not be loaded; with `?events=unicorn`.", {"model": {}, "error": _OBJECT}),
-    "unicorn.steps": Event("What the engine's steps did, for who watches.", {"steps": {"type": "array"}}),
+    "unicorn.model": _whole(
+        "Which model is served; with `?events=unicorn`.",
+        model=_MAYBE_TEXT,
+        status=_TEXT,
+        waits_for=_MAYBE_TEXT,
+        error=_MAYBE_TEXT,
+    ),
+    "unicorn.load.progress": _whole(
+        "How far its load is; with `?events=unicorn`.",
+        model=_TEXT,
+        bytes_total=_NUMBER,
+        bytes_loaded=_NUMBER,
+        bytes_per_s=_MAYBE_AMOUNT,
+        layers_total=_NUMBER,
+        layers_active=_NUMBER,
+        seconds=_AMOUNT,
+        seconds_left=_MAYBE_AMOUNT,
+        share=_AMOUNT,
+        from_cache=_FLAG,
+        bytes_to_download=_NUMBER,
+        bytes_downloaded=_NUMBER,
+        done=_FLAG,
+        prompts=_OBJECT,
+    ),
+    "unicorn.load.failed": _whole("It could not be loaded; with `?events=unicorn`.", model=_MAYBE_TEXT, error=_ERROR),
+    "unicorn.steps": Event(
+        "What the engine's steps did, for who watches; serving.md has each field of a step.",
+        {**_STEPS, "heaps": _ARRAY},
+        tuple(_STEPS),
+    ),
 }
 
 

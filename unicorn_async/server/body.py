@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.fields import Fields
 
+MAX_LENGTH_DIGITS = 20
+
 
 def hold_body(request: Request, ledger: Ledger) -> Lease:
     """Begin to count the bytes of a request's body, until the request has ended or somebody else takes the lease."""
@@ -51,12 +53,16 @@ async def read_body(request: Request, options: ServerOptions, *, lease: Lease | 
     """Read a body. `lease` counts its bytes.
 
     Raises:
-        ApiError: 413 too large, 408 too slow, 429 too much of the client's.
+        ApiError: 413 too large, 415 compressed, 408 too slow, 429 too much of the client's.
         ClientGoneError: the client went before it had sent everything.
     """
+    encoding = request.headers.get("content-encoding", "identity").strip()
+    if encoding.lower() not in ("", "identity"):
+        message = f"content-encoding: bodies are taken as they are, got {encoding[:80]!r}"
+        raise ApiError(message, status=415, code="unsupported_encoding")
     limit = options.max_message_bytes
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
+    if declared.isdecimal() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
         raise _too_large(limit)
     body = bytearray()
     try:

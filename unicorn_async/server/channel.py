@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.server.lane import Lane
 from unicorn_async.server.protocol.client_event import ResumeEvent
-from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.encoding import encode_text
 from unicorn_async.server.protocol.retrieval import Retrieval
 from unicorn_async.server.store import ResponseStore
 
@@ -76,8 +76,12 @@ class Channel(Lane):
         request = asked.request
         try:
             if isinstance(request, ResumeEvent):
-                answer = await self._service.resume(request.response_id, request.place)
-                await self._follow(answer, request.place)
+                found = await self._service.responses.resume(request.response_id, request.place)
+                if isinstance(found, list):
+                    for event in found:
+                        await self._emit(self._named(event))
+                else:
+                    await self._follow(found, request.place)
             elif request.background:
                 held.client.is_handed_over = True
                 answer = await self._service.open_background(request, held.client)
@@ -100,13 +104,15 @@ class Channel(Lane):
         """Send a background answer's events, with this channel's name on each."""
         if answer.active is not None:
             self._begin(answer.active)
-        name = encode_object({} if self.stream_id is None else {"stream_id": self.stream_id})[1:]
-        tail = name if name == "}" else f",{name}"
 
         async def emit(event: str) -> None:
-            await self._emit(event[:-1] + tail)
+            await self._emit(self._named(event))
 
         await answer.log.follow(place.after, emit, skip_missing=place.skip_missing)
+
+    def _named(self, event: str) -> str:
+        """Return an event with this channel's name on it."""
+        return event if self.stream_id is None else f'{event[:-1]},"stream_id":{encode_text(self.stream_id)}}}'
 
     def _begin(self, active: ActiveResponse) -> None:
         self._current = active

@@ -11,7 +11,7 @@ from unicorn_async.server.protocol.completion_object import ChoiceT
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.generation import Generation
     from unicorn_async.server.protocol.completion_object import CompletionObject
 

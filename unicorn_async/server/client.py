@@ -17,14 +17,15 @@ class Client:
     name: str
     rights: frozenset[Right] = ALL_RIGHTS
     max_requests: int | None = None  # under way at a time; None = as many as any client
+    key_number: int = 0  # of the key that it came with, 0 without; one that is replaced has another
     cache_salt: str = ""  # what was computed of a prompt is there for those with the same one
 
     def sees(self, owner: str) -> bool:
-        """Whether what a client of this name has stored is there for this one, as what was computed of its prompts is.
+        """Whether what a client of this name has stored is there for this one: without keys it is.
 
         What is nobody's, of a store older than owners, is everybody's.
         """
-        return not self.cache_salt or owner in ("", self.name)
+        return not self.key_number or owner in ("", self.name)
 
 
 LOCAL = Client("local")

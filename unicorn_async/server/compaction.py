@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import PromptTooLongError
+from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.server.fitting import fitted
 from unicorn_async.server.prompts import PLAIN
 from unicorn_async.server.protocol.call_items import check_calls
 from unicorn_async.server.protocol.compact_request import CompactionAnswer
@@ -53,12 +54,12 @@ async def open_compaction(service: Service, request: CompactRequest) -> Compacti
     """
     model = await service.models.model(request.model)
     engine = model.engine
-    conversation = await service.earlier(request.previous_response_id) + request.messages
+    conversation = await service.responses.earlier(request.previous_response_id) + request.messages
     check_calls(conversation, "input")
     quiet = _quiet(engine.tokenizer)
     messages = merge_system(request.instructions, with_summaries(conversation))
     prompt = await _prompt(service, engine, messages, quiet)
-    sampling = service.fit(engine, prompt, SamplingParams(), _room(engine))
+    sampling = fitted(service.options, engine, prompt, SamplingParams(), _room(engine))
     splitter = quiet.splitter(engine.tokenizer, prompt)
     name = f"resp_{secrets.token_hex(16)}"
     answer = CompactionAnswer(name, conversation, len(prompt), splitter)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import PromptTooLongError
 from unicorn_async.server.choices import Choices, close_all, seeded
 from unicorn_async.server.fingerprint import fingerprint
+from unicorn_async.server.fitting import fitted, with_recommended
 from unicorn_async.server.protocol.call_items import check_calls
 from unicorn_async.server.protocol.completion_object import CompletionHead, CompletionObject
 from unicorn_async.server.protocol.errors import naming
@@ -16,13 +18,15 @@ from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.tool_plan import ToolPlan, chat_answer, with_grammar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from unicorn_async.config import SamplingParams
     from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.generation import Generation
+    from unicorn_async.server.ledger import Lease
     from unicorn_async.server.protocol.chat_answer import ChatAnswer
     from unicorn_async.server.protocol.chat_request import ChatRequest
+    from unicorn_async.server.protocol.hints import UsageOptions
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.service import Service
     from unicorn_async.tokenizer import Tokenizer
@@ -42,12 +46,12 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     tokenizer, reasoning = engine.tokenizer, request.reasoning
     options = replace(request.template.beside(reasoning.variables(tokenizer)), use=request.tools.use)
     messages = merge_system(None, request.messages)
-    wanted = service.with_recommended(engine, guided, request.left_out)
+    wanted = with_recommended(service.options, engine, guided, request.left_out)
     with naming("messages"):
         prompt = await service.prompts.encode_chat(tokenizer, messages, options, engine.max_context)
-        sampling = service.fit(engine, prompt, wanted, request.max_tokens)
+        sampling = fitted(service.options, engine, prompt, wanted, request.max_tokens)
     prediction = await _predicted(service, engine, request.prediction)
-    head = head_of("chatcmpl", model, include_usage=request.include_usage)
+    head = head_of("chatcmpl", model, request.usage)
     answers = [
         chat_answer(
             plan,
@@ -55,12 +59,16 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
             index,
             tokenizer,
             wants_logprobs=sampling.top_logprobs is not None,
-            splitter=reasoning.splitter(tokenizer, prompt) if plan.may_think(request.format) else None,
+            splitter=plan.splitter(reasoning, tokenizer, prompt, request.format),
         )
         for index in range(request.n)
     ]
+    for answer in answers:
+        answer.num_input = len(prompt)
     asked = [(prompt, seeded(sampling, index)) for index in range(request.n)]
     begun = await begin_all(service, model, head.id, asked, prediction)
+    for generation in begun:
+        generation.refusal = partial(plan.refusal, request.format)
     return Choices(CompletionObject(head, answers, len(prompt)), begun)
 
 
@@ -80,10 +88,10 @@ async def _predicted(service: Service, engine: EngineAPI, text: str) -> list[int
             raise PromptTooLongError(message) from exc
 
 
-def head_of(prefix: str, model: ServedModel, *, include_usage: bool) -> CompletionHead:
+def head_of(prefix: str, model: ServedModel, usage: UsageOptions) -> CompletionHead:
     """Return what stands at the beginning of each object of a new completion."""
     name, engine = f"{prefix}-{secrets.token_hex(16)}", model.engine
-    return CompletionHead(name, engine.model_name, fingerprint(engine), include_usage=include_usage)
+    return CompletionHead(name, engine.model_name, fingerprint(engine), usage)
 
 
 async def begin_all(
@@ -98,12 +106,30 @@ async def begin_all(
     Raises:
         UnicornError: one is refused.
     """
+
+    async def begin(number: int, place: Lease) -> Generation:
+        (prompt, sampling), request_id = asked[number], f"{name}-{number}" if number else name
+        return await service.generate(model, prompt, sampling, request_id, prediction, place=place)
+
+    return await begin_each(service, len(asked), begin)
+
+
+async def begin_each(
+    service: Service, number: int, begin: Callable[[int, Lease], Awaitable[Generation]]
+) -> list[Generation]:
+    """Begin so many generations, or none; their places are claimed at once, so that two requests never share them out.
+
+    Raises:
+        UnicornError: one is refused.
+    """
+    places = service.places(number)
     begun: list[Generation] = []
     try:
-        for number, (prompt, sampling) in enumerate(asked):
-            request_id = f"{name}-{number}" if number else name
-            begun.append(await service.generate(model, prompt, sampling, request_id, prediction))
+        for index, place in enumerate(places):
+            begun.append(await begin(index, place))
     except BaseException:
         await close_all(begun)
+        for place in places:
+            place.release()
         raise
     return begun

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.server.store import StoredResponse
-from unicorn_async.server.store_lock import lock_store
+from unicorn_async.server.store_lock import lock_again, lock_store
 from unicorn_async.tokenizer import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ CREATE TABLE responses (
 )
 """
 _COLUMNS = ("number", "id", "body", "messages", "num_inputs", "owner")
+LOCK_WAIT_S = 2.0  # for another program that has the file's lock; then nothing waits for it until it is free
 T = TypeVar("T")
 
 
@@ -46,6 +47,8 @@ class DiskStore:
         self._path = path
         self._max_entries = max_entries
         self.num_lost = 0  # files that were deleted or replaced while they were open
+        self._is_locked = False  # by another program, for longer than is waited
+        self._has_deleted_text = False  # in the log
         with contextlib.ExitStack() as opened:
             try:
                 self._lock = lock_store(path)
@@ -115,7 +118,7 @@ class DiskStore:
         Raises:
             sqlite3.Error: the one that is there can't be used.
         """
-        if _file_at(self._path) == self._file:
+        if self._file is not None and _file_at(self._path) == self._file:
             return
         if self._file is not None:
             self.num_lost += 1
@@ -125,10 +128,13 @@ class DiskStore:
         if self._journal is not None and _file_at(self._beside("-wal")) == self._journal:
             for end in ("-wal", "-shm"):  # of the old file: SQLite would write it into the one that is there
                 self._beside(end).unlink(missing_ok=True)
+        self._journal = None
         try:
+            self._lock = lock_again(self._path, self._lock)
             self._open()
         except (OSError, ConfigError) as exc:
             raise sqlite3.OperationalError("the store's file was deleted or replaced, and can't be made again") from exc
+        _log.warning("%s is open again", self._path)
 
     def _set_up(self) -> None:
         connection = self._connection
@@ -142,6 +148,7 @@ class DiskStore:
             raise ConfigError(f"{self._path}: a store of version {version}, expected {_VERSION}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is not to be read there any more
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version = {_VERSION}; COMMIT")
         elif version == _OLDER:
@@ -162,15 +169,44 @@ class DiskStore:
         self._open_what_is_there()
         messages = json.dumps([_parts(message) for message in entry.messages])
         query = "INSERT OR REPLACE INTO responses (id, body, messages, num_inputs, owner) VALUES (?, ?, ?, ?, ?)"
-        with self._connection:
+        with self._writing(), self._connection:
             self._connection.execute("BEGIN")
             done = self._connection.execute(query, (entry.id, entry.body, messages, entry.num_inputs, entry.owner))
             oldest = (done.lastrowid or 0) - self._max_entries
             self._connection.execute("DELETE FROM responses WHERE number <= ?", (oldest,))
+        if self._has_deleted_text:
+            self._empty_log()
 
     def _remove(self, response_id: str) -> None:
         self._open_what_is_there()
-        self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,))
+        with self._writing():
+            self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,))
+        self._has_deleted_text = True
+        self._empty_log()
+
+    def _empty_log(self) -> None:
+        """Have the log lose the text of what was deleted; another program that reads holds that up, and is not waited
+        for: the next write tries again."""
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            (is_busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as exc:
+            _log.warning("%s: what was deleted is in its log until the next write: %s", self._path, exc)
+        else:
+            self._has_deleted_text = bool(is_busy)
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * LOCK_WAIT_S)}")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[None]:
+        """Wait for the lock, but not once more for each that follows: who reads would wait for all of them."""
+        self._connection.execute(f"PRAGMA busy_timeout = {0 if self._is_locked else round(1000 * LOCK_WAIT_S)}")
+        try:
+            yield
+        except sqlite3.OperationalError as exc:
+            self._is_locked = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            raise
+        self._is_locked = False
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
@@ -183,14 +219,19 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def _parts(message: ChatMessage) -> list[object]:
-    """Role and content; behind them calls, and the call that is answered, where there are some."""
+    """Role and content; behind them calls, the call that is answered, and thoughts, where there are some."""
     parts: list[object] = [message.role, message.content]
     if message.tool_calls or message.tool_call_id is not None:
         parts += [[(call.id, call.name, call.arguments) for call in message.tool_calls], message.tool_call_id]
+        parts += [message.thoughts] if message.thoughts else []
     return parts
 
 
 def _message(
-    role: str, content: str, calls: Sequence[tuple[str, str, str]] = (), call_id: str | None = None
+    role: str,
+    content: str,
+    calls: Sequence[tuple[str, str, str]] = (),
+    call_id: str | None = None,
+    thoughts: str = "",
 ) -> ChatMessage:
-    return ChatMessage(role, content, tuple(ToolCall(*call) for call in calls), call_id)
+    return ChatMessage(role, content, tuple(ToolCall(*call) for call in calls), call_id, thoughts)

@@ -7,7 +7,7 @@ import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.engine.types import FinishReason, Token
-from unicorn_async.errors import ParameterError
+from unicorn_async.errors import ParameterError, PromptTooLongError
 from unicorn_async.server.protocol.embedding_answer import EmbeddingAnswer
 from unicorn_async.server.protocol.embedding_request import MAX_NUMBERS, MAX_TOKENS
 from unicorn_async.server.protocol.errors import ApiError, naming
@@ -71,7 +71,11 @@ async def _prompts(service: Service, engine: EngineAPI, inputs: Sequence[str | t
                 return tokenizer.encode(text, add_eos=True, max_context=most)
 
             with naming(f"input[{index}]"):
-                prompts.append(await service.prompts.encoded(engine.tokenizer, len(text), encode))
+                try:
+                    prompts.append(await service.prompts.encoded(engine.tokenizer, len(text), encode))
+                except PromptTooLongError as exc:
+                    message = f"the text has more tokens than the {engine.max_context} that the context holds"
+                    raise PromptTooLongError(message) from exc
         else:
             prompts.append(list(given))
         num_tokens += len(prompts[-1])

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.engine.types import FinishReason
-from unicorn_async.errors import UnicornError
+from unicorn_async.errors import GrammarError, UnicornError
 from unicorn_async.server.protocol.errors import ApiError, describe_error
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Generation:
         self._ended = asyncio.Event()
         self._cause: UnicornError | None = None
         self.cancelled = False
+        self.refusal: Callable[[GrammarError], UnicornError] | None = None  # which names the field with the grammar
 
     async def start(self) -> None:
         """Hand the request to the engine.
@@ -108,7 +109,7 @@ class Generation:
             reason = await self._interrupted(answer, emit)
             events = answer.finished(reason)
         except UnicornError as exc:
-            events = answer.failed(describe_error(self._explained(exc)))
+            events = answer.failed(describe_error(self._told(exc)))
         except ClientGoneError:
             raise
         except Exception as exc:
@@ -116,6 +117,11 @@ class Generation:
             events = answer.failed(describe_error(exc))
         for event in events:
             await emit(event)
+
+    def _told(self, error: UnicornError) -> UnicornError:
+        if self.refusal is not None and isinstance(error, GrammarError):
+            return self.refusal(error)
+        return self._explained(error)
 
     async def close(self) -> None:
         """Give the request back to the engine; harmless at any time and more than once."""

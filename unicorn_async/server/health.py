@@ -9,8 +9,10 @@ from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.model_event import progress_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from unicorn_async.engine.types import DraftInfo, EngineStats
+    from unicorn_async.server.archive import ArchiveState
     from unicorn_async.server.model_state import ModelState
     from unicorn_async.server.served_model import ServedModel
 
@@ -25,13 +27,24 @@ def is_ready(state: ModelState) -> bool:
     return state.status in (ModelStatus.LOADING, ModelStatus.READY) and _outage(state) is None
 
 
+def outages(state: ModelState) -> dict[str, str]:
+    """Return what an open model needs and can't have now, and why."""
+    return state.model.engine.outages if state.model is not None else {}
+
+
 def _outage(state: ModelState) -> str | None:
-    """Why texts, or conversations, can't be taken, though the engine is well."""
-    return state.model.engine.tokenizer.outage if state.model is not None else None
+    """Why texts, or conversations, can't be taken, though the engine is well; others go on without the rest."""
+    found = outages(state)
+    return found.get("tokenizer", found.get("chat_template"))
 
 
-def health(state: ModelState, store: Mapping[str, object], *, can_switch: bool) -> dict[str, object]:
-    """Return the body, with what is said of the store; without an open model it has nothing of device and load."""
+def health(
+    state: ModelState, store: ArchiveState, *, can_switch: bool, keys: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return the body, with what is said of the store, and of the keys where they may be renewed.
+
+    Without an open model it has nothing of device and load.
+    """
     report: dict[str, object] = {
         "status": state.status.value,
         "model": state.name,
@@ -39,8 +52,11 @@ def health(state: ModelState, store: Mapping[str, object], *, can_switch: bool) 
         "can_switch": can_switch,
         "error": state.error or _outage(state),
         "waits_for": state.waits_for,
-        "store": store,
+        "outages": outages(state),
+        "store": store.to_json(),
     }
+    if keys is not None:
+        report["keys"] = keys
     if state.model is not None:
         report |= _engine_report(state.model)
     return report
@@ -64,14 +80,33 @@ def _engine_report(model: ServedModel) -> dict[str, object]:
         "adapters": [
             {name: getattr(adapter, name) for name in type(adapter).__dataclass_fields__} for adapter in engine.adapters
         ],
+        "draft": _draft_report(engine.draft),
+        "predictor": engine.predicts,
+        "predictor_left_out": engine.predictor_left_out or None,
         "kernels": list(engine.kernels),
         "loaded": round(progress.share, 4),
         "load": {**progress_fields(progress), "tokenizer_s": round(engine.tokenizer_s, 3)},
         "cache": engine.cache.to_json() | {"reason": model.public_text(engine.cache.reason)},
         "memory": engine.memory.to_json(),
         "stats": {name: getattr(stats, name) for name in type(stats).__dataclass_fields__}
-        | {"attention": stats.attention.to_json() if stats.attention is not None else None},
+        | {
+            "attention": stats.attention.to_json() if stats.attention is not None else None,
+            "kv_store": _store_report(stats, model.public_text),
+        },
     }
+
+
+def _store_report(stats: EngineStats, public_text: Callable[[str], str]) -> dict[str, object] | None:
+    store = stats.kv_store
+    if store is None:
+        return None
+    return store.to_json() | {"problem": public_text(store.problem), "disk": public_text(store.disk)}
+
+
+def _draft_report(draft: DraftInfo | None) -> dict[str, object] | None:
+    if draft is None:
+        return None
+    return {"name": draft.name, "bytes": draft.nbytes, "max_context": draft.max_context, "loaded": draft.is_loaded}
 
 
 @cache

@@ -82,6 +82,7 @@ class HttpEndpoints:
         answer = await self._service.open_background(wanted, lease)
         if wanted.stream:
             return self._followed(answer, Retrieval())
+        await self._service.responses.archive.written()  # all that its client has is the name
         return json_response(answer.body)
 
     def _followed(self, answer: BackgroundAnswer, place: Retrieval) -> Reply:
@@ -104,32 +105,30 @@ class HttpEndpoints:
 
     async def _get_response(self, request: Request) -> Response | Reply:
         response_id = request.path_params["response_id"]
-        await self._service.archive.recall(response_id)
+        await self._service.responses.recall(response_id)
         place = parse_retrieval(request.query_params.multi_items())
         if place is None:
-            return json_response(self._service.find(response_id))
-        await self._service.background.opened(response_id)
-        if place.after < 0 and self._service.background.get(response_id) is None:
-            return self._replayed(self._service.replay(response_id))
-        return self._followed(await self._service.resume(response_id, place), place)
+            return json_response(self._service.responses.find(response_id))
+        found = await self._service.responses.resume(response_id, place)
+        return self._replayed(found) if isinstance(found, list) else self._followed(found, place)
 
     async def _delete_response(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]
-        await self._service.delete(response_id)
+        await self._service.responses.delete(response_id)
         return json_response(encode_object({"id": response_id, "object": "response", "deleted": True}))
 
     async def _cancel_response(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]
-        await self._service.archive.recall(response_id)
-        return json_response(await self._service.cancel(response_id))
+        await self._service.responses.recall(response_id)
+        return json_response(await self._service.responses.cancel(response_id))
 
     async def _list_inputs(self, request: Request) -> Response:
         from unicorn_async.server.protocol.input_items import item_list, parse_item_query
 
         response_id = request.path_params["response_id"]
         query = parse_item_query(request.query_params.multi_items())
-        await self._service.archive.recall(response_id)
-        return json_response(encode_object(item_list(response_id, self._service.inputs(response_id), query)))
+        await self._service.responses.recall(response_id)
+        return json_response(encode_object(item_list(response_id, self._service.responses.inputs(response_id), query)))
 
     async def _count_tokens(self, request: Request) -> Response:
         from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
@@ -160,7 +159,8 @@ class HttpEndpoints:
         self._service.access.check_host(request.headers)
         models = self._service.models
         state = models.state
-        body = health(state, self._service.archive.to_json(), can_switch=models.can_switch)
+        store, keys = self._service.responses.archive.state, self._service.keys.to_json()
+        body = health(state, store, can_switch=models.can_switch, keys=keys)
         return json_response(encode_object(body), status=200 if is_well(state) else 503)
 
     async def _ready(self, request: Request) -> Response:

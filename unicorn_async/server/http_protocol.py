@@ -3,71 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Protocol
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unicorn_async.server.connection import ABORT, HALF_CLOSED
+from unicorn_async.server.port import address_of
+from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.stall import StallWatch
-from unicorn_async.server.strict_http import StrictConnection
+from unicorn_async.server.strict_http import MAX_TURN_EVENTS, StrictConnection, reason_of
 
 if TYPE_CHECKING:
-    from unicorn_async.server.options import ServerOptions
-    from unicorn_async.server.stall import Unread
+    from unicorn_async.server.port import Port
 
-MAX_HEAD_BYTES = 32 << 10
+logger = logging.getLogger(__name__)
 
-
-class _Abortable(Protocol):
-    def abort(self) -> None: ...
-
-
-class _Waiting(Protocol):
-    @property
-    def transport(self) -> _Abortable: ...
-
-
-class IdleConnections:
-    """The connections without a request under way; of too many those go that have waited longest.
-
-    So there is always one left for a client that asks, whatever others keep open.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._idle: OrderedDict[_Waiting, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._idle)
-
-    def begin(self, protocol: _Waiting) -> None:
-        """Take a connection that waits from now on."""
-        self._idle[protocol] = None
-        self._idle.move_to_end(protocol)
-        while len(self._idle) > self._limit:
-            oldest, _ = self._idle.popitem(last=False)
-            oldest.transport.abort()
-
-    def end(self, protocol: _Waiting) -> None:
-        """Let go of one that waits no longer; harmless for others."""
-        self._idle.pop(protocol, None)
+MAX_REASON_CHARS = 200
 
 
 class HttpProtocol(H11Protocol):
     """One connection until it becomes a websocket. h11 parses, whatever else is installed: it is the strict one."""
 
-    def __init__(self, idle: IdleConnections, unread: Unread, options: ServerOptions, **arguments: Any) -> None:
+    def __init__(self, port: Port, **arguments: Any) -> None:
         """`arguments` are uvicorn's."""
         super().__init__(**arguments)
-        self.conn = StrictConnection(h11.SERVER, MAX_HEAD_BYTES)
-        self._idle = idle
-        self._options = options
-        self._stall = StallWatch(options.send_timeout_s, unread)
+        self.conn = self._requests = StrictConnection(self._refuse)
+        self._options = options = port.options
+        self._idle, self._turns = port.idle, port.turns
+        self._stall = StallWatch(options.send_timeout_s, port.unread)
         self._head_timer: asyncio.TimerHandle | None = None
         self._first_head_by: float | None = self.loop.time() + options.header_timeout_s  # with a TLS handshake before
         self._half_closed = asyncio.Event()
+        self._received = bytearray()  # and not taken
+        self._waits_to_take = False
+        self._waits_to_go_on = False
+        self._is_behind_answer = False
         # A websocket's protocol takes the state over, and the transport.
         self.app_state = {**self.app_state, ABORT: self._abort, HALF_CLOSED: self._half_closed}
 
@@ -84,9 +58,75 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Take what came; if it is the turn of another connection of the client, nothing more is read meanwhile."""
+        self._received += data
+        if not self._waits_to_take:
+            self._waits_to_take = True
+            self._turns.take(address_of(self.client), self._take)
+        if self._waits_to_take:
+            self.transport.pause_reading()
+
+    def _take(self) -> None:
+        self._waits_to_take = False
+        data, self._received = bytes(self._received), bytearray()
+        if self._is_left():
+            return
+        if not self.flow.read_paused:
+            self.transport.resume_reading()
         super().data_received(data)
         self._watch()
+
+    def handle_events(self) -> None:
+        """Act on what came; what one turn of the event loop has no time for waits, and nothing more is read."""
+        if self._is_behind_answer and self._requests.trailing_data[0]:
+            self._wait_to_go_on()
+            return
+        self._requests.events_left = MAX_TURN_EVENTS
+        super().handle_events()
+        if self._requests.events_left or self._is_left():
+            return
+        self._wait_to_go_on()
+
+    def _wait_to_go_on(self) -> None:
+        self.transport.pause_reading()
+        if not self._waits_to_go_on:
+            self._waits_to_go_on = True
+            self._turns.take(address_of(self.client), self._go_on)
+
+    def _go_on(self) -> None:
+        self._waits_to_go_on = False
+        if self._is_left():
+            return
+        self.handle_events()
+        if not self._waits_to_go_on and not self.flow.read_paused:
+            self.transport.resume_reading()
+        self._watch()
+
+    def _is_left(self) -> bool:
+        return self.transport.is_closing() or self.transport.get_protocol() is not self
+
+    def _refuse(self, exc: h11.RemoteProtocolError) -> None:
+        """Answer what is no request, where no answer is under way, and end the connection."""
+        reason = reason_of(exc)[:MAX_REASON_CHARS]
+        logger.warning("a request of client %s is refused: %s", self.client, reason)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            status = exc.error_status_hint if 400 <= exc.error_status_hint < 500 else 400
+            error = describe_error(ApiError(reason, status=status, code="invalid_http"))
+            body = encode_object({"error": error.to_json()}).encode()
+            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            for event in (
+                h11.Response(status_code=status, headers=list(headers.items()), reason=HTTPStatus(status).phrase),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # who answers has nobody any more
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: who asks for another protocol gets HTTP (RFC 9110, section 7.8)."""
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Leave the connection open for an answer under way: its client may only have said all that it had to say."""
@@ -100,14 +140,19 @@ class HttpProtocol(H11Protocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request."""
+        """Begin to wait for the next request, or for the turn of one that is there already."""
+        self._is_behind_answer = True
         super().on_response_complete()
+        self._is_behind_answer = False
         self._watch()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over."""
+        """Hand the connection over, with what came behind the request."""
         self._leave()
         super().handle_websocket_upgrade(event)
+        frames = self.conn.trailing_data[0]
+        if frames:
+            cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
 
     def pause_writing(self) -> None:
         """Have what writes wait, and the client watched."""
@@ -121,7 +166,7 @@ class HttpProtocol(H11Protocol):
 
     def _watch(self) -> None:
         """Bound the time in which a request's head, or what is left of the last one's body, has to come."""
-        if self.transport.get_protocol() is not self or self.transport.is_closing():
+        if self._is_left():
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self._first_head_by = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _MAX_FILE_BYTES = 1 << 20
 _REQUESTS = "max_requests="
+_NAME_DIGITS = 8  # of the hash that names a key: too few to find the key by
 
 
 class Right(Enum):
@@ -39,7 +41,8 @@ class ApiKey:
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
     """Read a file of keys, one a line: `NAME KEY [RIGHT …] [max_requests=N]`, or a key alone. `#` begins a comment.
 
-    A key without a right named has all of them.
+    A key without a right named has all of them. One without a name has one made of the key, so that it is the same
+    client wherever its line stands.
 
     Raises:
         ConfigError: the file can't be read, holds no key, or a line is none; no message has a key in it.
@@ -58,11 +61,16 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if words and not words[0].startswith("#"):
-            keys.append(_parse(words, f"{path}, line {number}", number))
+            keys.append(_parse(words, f"{path}, line {number}"))
     if not keys:
         raise ConfigError(f"{path}: expected an API key a line, got none")
     check_keys(keys)
     return tuple(keys)
+
+
+def with_own(key: str | None, further: tuple[ApiKey, ...]) -> tuple[ApiKey, ...]:
+    """Return the keys of a file behind the one that the server was given otherwise, if it was."""
+    return further if key is None else (ApiKey("api_key", key), *further)
 
 
 def check_keys(keys: list[ApiKey] | tuple[ApiKey, ...]) -> None:
@@ -78,9 +86,9 @@ def check_keys(keys: list[ApiKey] | tuple[ApiKey, ...]) -> None:
         raise ConfigError("API keys: one of them is there under two names")
 
 
-def _parse(words: list[str], where: str, number: int) -> ApiKey:
+def _parse(words: list[str], where: str) -> ApiKey:
     if len(words) == 1:
-        return ApiKey(f"key {number}", words[0])
+        return ApiKey(f"key {hashlib.sha256(words[0].encode()).hexdigest()[:_NAME_DIGITS]}", words[0])
     name, key, *rest = words
     rights, max_requests = set[Right](), None
     for word in rest:

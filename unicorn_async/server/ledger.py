@@ -9,13 +9,17 @@ from unicorn_async.server.protocol.errors import ApiError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unicorn_async.server.options import ServerOptions
+
 
 class Ledger:
     """Counts one thing for each client, by name; who holds nothing is not in it. Used in one event loop alone."""
 
-    def __init__(self, limit: int, *, what: str, code: str) -> None:
-        """A client holds `limit` at most; `what` and `code` are for whoever is refused more."""
+    def __init__(self, limit: int, *, what: str, code: str, total: int | None = None) -> None:
+        """A client holds `limit` at most, all of them `total`; `what` and `code` are for whoever is refused more."""
         self._limit = limit
+        self._total = total
+        self._all_held = 0
         self._what = what
         self._code = code
         self._held: dict[str, int] = {}
@@ -29,21 +33,42 @@ class Ledger:
         """Take an amount; `limit` is this client's own.
 
         Raises:
-            ApiError: 429, it would be more than the client may hold.
+            ApiError: 429, it would be more than the client may hold; 503, than all may.
         """
         lease = Lease(self, client, limit)
         lease.add(amount)
         return lease
+
+    def claim_each(self, client: str, number: int, *, limit: int | None = None) -> list[Lease]:
+        """Take so many of one each, or none; raises as `claim`."""
+        self.claim(client, number, limit=limit).release()
+        return [self.claim(client, limit=limit) for _ in range(number)]
 
     def _add(self, client: str, amount: int, limit: int | None) -> None:
         limit, held = self._limit if limit is None else limit, self._held.get(client, 0)
         if amount > 0 and held + amount > limit:
             message = f"{self._what}: {client} has {held} of at most {limit}, and asks for {amount} more"
             raise ApiError(message, status=429, code=self._code)
+        if amount > 0 and self._total is not None and self._all_held + amount > self._total:
+            message = (
+                f"{self._what}: there are {self._all_held} of at most {self._total}, and {amount} more are asked for"
+            )
+            raise ApiError(message, status=503, code=self._code)
+        self._all_held += amount
         if held + amount:
             self._held[client] = held + amount
         else:
             self._held.pop(client, None)
+
+
+def input_ledger(options: ServerOptions) -> Ledger:
+    """Return a ledger for what clients' requests take."""
+    return Ledger(
+        options.max_client_input_bytes,
+        what="bytes of requests under way",
+        code="too_much_input",
+        total=options.max_all_input_bytes,
+    )
 
 
 class Lease:

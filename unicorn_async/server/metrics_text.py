@@ -7,17 +7,19 @@ import resource
 import time
 from typing import TYPE_CHECKING, Literal
 
-from unicorn_async.server.health import is_ready
+from unicorn_async.server.health import is_ready, is_well, outages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.engine.types import EngineAPI, EngineStats
+    from unicorn_async.server.archive import ArchiveState
     from unicorn_async.server.metrics import Histogram, Metrics
     from unicorn_async.server.model_state import ModelState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+PARTS = ("tokenizer", "long_texts", "chat_template", "grammars")  # of which there may be an outage
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _Sample = tuple["Mapping[str, str]", float]
@@ -57,8 +59,8 @@ class Exposition:
         self._lines.append(f"{name}{{{inner}}} {value!r}" if inner else f"{name} {value!r}")
 
 
-def metrics_text(metrics: Metrics, state: ModelState, num_unkept: int) -> str:
-    """Return everything that is counted, as of now; `num_unkept` responses the disk did not take."""
+def metrics_text(metrics: Metrics, state: ModelState, store: ArchiveState) -> str:
+    """Return everything that is counted, as of now."""
     out = Exposition()
     add_requests(out, metrics)
     answers = [({"outcome": outcome}, count) for outcome, count in sorted(metrics.answers.items())]
@@ -74,12 +76,24 @@ def metrics_text(metrics: Metrics, state: ModelState, num_unkept: int) -> str:
         ("unicorn_answer_seconds", "From the queue to an answer's end.", metrics.answer_s),
     ):
         out.add_histogram(name, about, histogram)
-    out.add("unicorn_unkept_responses_total", "counter", "Responses that the disk did not take.", num_unkept)
-    out.add("unicorn_ready", "gauge", "Whether requests are taken.", int(is_ready(state)))
+    _add_state(out, state, store)
     if state.model is not None:
         _add_engine(out, state.model.engine)
     add_process(out)
     return out.text()
+
+
+def _add_state(out: Exposition, state: ModelState, store: ArchiveState) -> None:
+    """What `/health` says, as far as somebody may have to be called for it."""
+    out.add("unicorn_ready", "gauge", "Whether requests are taken.", int(is_ready(state)))
+    out.add("unicorn_well", "gauge", "Whether /health is 200.", int(is_well(state)))
+    found = outages(state)
+    parts = [({"part": part}, int(part in found)) for part in PARTS]
+    out.add("unicorn_outage", "gauge", "Whether what requests need can't be had now.", parts)
+    out.add("unicorn_store_failing", "gauge", "Whether the disk took no response.", int(store.error is not None))
+    out.add("unicorn_unkept_responses_total", "counter", "Responses that the disk did not take.", store.num_unkept)
+    about = "Files of responses that were deleted or replaced while they were in use."
+    out.add("unicorn_store_lost_files_total", "counter", about, store.num_files_lost)
 
 
 def _add_engine(out: Exposition, engine: EngineAPI) -> None:
@@ -108,7 +122,14 @@ def _add_engine(out: Exposition, engine: EngineAPI) -> None:
         ("unicorn_engine_cached_tokens_total", "Those computed for earlier prompts.", stats.prompt_tokens_found),
         ("unicorn_engine_proposed_tokens_total", "Tokens that were proposed to answers.", stats.proposed_tokens),
         ("unicorn_engine_accepted_tokens_total", "Those that were right.", stats.proposed_tokens_right),
-        ("unicorn_engine_preemptions_total", "Requests that lost their blocks since then.", stats.preemptions),
+        (
+            "unicorn_engine_drafted_tokens_total",
+            "Tokens that a draft model or a predictor proposed.",
+            stats.drafted_tokens,
+        ),
+        ("unicorn_engine_accepted_drafts_total", "Those of them that were right.", stats.drafted_tokens_right),
+        ("unicorn_engine_preemptions_total", "Requests that lost their places since then.", stats.preemptions),
+        ("unicorn_engine_fair_preemptions_total", "Those for another client's share.", stats.fair_preemptions),
         ("unicorn_engine_bounded_steps_total", "Steps with less of a prompt, for answers.", stats.bounded_steps),
         (
             "unicorn_engine_host_seconds_total",
@@ -121,8 +142,29 @@ def _add_engine(out: Exposition, engine: EngineAPI) -> None:
     if stats.attention is not None:
         far = {"device": attention.device, "part": "attention"}
         times = [(times[0][0], stats.attention.near_s), (far, stats.attention.far_s)]
+        about = "Times that the device which attends began anew after a fault."
+        out.add("unicorn_attention_recoveries_total", "counter", about, stats.attention.recoveries)
+    _add_kv_store(out, stats)
     about = "Time that each device worked at steps; by unicorn_engine_steps_total it is the time of a step."
     out.add("unicorn_device_seconds_total", "counter", about, times)
+
+
+def _add_kv_store(out: Exposition, stats: EngineStats) -> None:
+    store = stats.kv_store
+    if store is None:
+        return
+    blocks = {
+        "stored": store.stored_blocks,
+        "restored": store.restored_blocks,
+        "written": store.written_blocks,
+        "read": store.read_blocks,
+    }
+    about = "Blocks copied to the host and back to the device, written to the disk and read from it."
+    out.add("unicorn_kv_store_blocks_total", "counter", about, [({"way": way}, n) for way, n in blocks.items()])
+    about = "Writes, reads and allocations of kept blocks that failed."
+    out.add("unicorn_kv_store_failures_total", "counter", about, store.failures)
+    sizes = [({"place": "host"}, store.host_bytes), ({"place": "disk"}, store.disk_bytes)]
+    out.add("unicorn_kv_store_bytes", "gauge", "Size of what blocks are kept in.", sizes)
 
 
 def add_requests(out: Exposition, metrics: Metrics) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from unicorn_async.engine.model_library import ListedModel
-from unicorn_async.errors import CheckpointError, ConfigError, DeviceError, RequestError
+from unicorn_async.errors import CheckpointError, ConfigError, DeviceError, DownloadError, RequestError
 from unicorn_async.server.body import read_object
 from unicorn_async.server.guard import guarded, json_response
 from unicorn_async.server.keys import Right
@@ -71,7 +71,7 @@ class ModelEndpoints:
         async with self._reading:
             try:
                 planned = await asyncio.to_thread(library.placement, choice)
-            except (ConfigError, CheckpointError, DeviceError) as exc:
+            except (ConfigError, CheckpointError, DeviceError, DownloadError) as exc:
                 raise self._models.refusal(exc) from exc
         return json_response(encode_object(placement_object(planned, library.public_text)))
 

@@ -13,6 +13,7 @@ from unicorn_async.errors import (
     CheckpointError,
     ConfigError,
     DeviceError,
+    DownloadError,
     EngineClosedError,
     ModelNotFoundError,
     UnicornError,
@@ -151,7 +152,7 @@ class ModelHost:
         ticket = next(self._tickets)
         try:
             model = await self._prepared(choice, ticket)
-        except (ModelNotFoundError, ConfigError, CheckpointError, DeviceError) as exc:
+        except (ModelNotFoundError, ConfigError, CheckpointError, DeviceError, DownloadError) as exc:
             logger.info("model %s is refused: %s", choice.name, exc)
             raise self.refusal(exc) from exc
         if ticket < self._newest_ticket:

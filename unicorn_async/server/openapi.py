@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from unicorn_async.server.openapi_schemas import Schema, schemas
+from unicorn_async.server.openapi_schemas import schemas
 from unicorn_async.server.protocol.hints import INCLUDABLE
+
+if TYPE_CHECKING:
+    from unicorn_async.server.openapi_kinds import Schema
 
 _JSON, _EVENTS, _TEXT = "application/json", "text/event-stream", "text/plain"
 _FLAG: Schema = {"type": "string", "enum": ["true", "false"]}
@@ -45,7 +48,7 @@ OPERATIONS = (
             ("starting_after", _NUMBER),
             ("skip_missing", _FLAG),
             ("include", _INCLUDE),
-            ("include_obfuscation", _FLAG),
+            ("include_obfuscation", {"enum": ["false"]}),
         ),
     ),
     Operation("delete", "/v1/responses/{response_id}", "Forget a response."),

@@ -62,5 +62,5 @@ class OperationEndpoints:
     async def _metrics(self, request: Request) -> Response:
         from unicorn_async.server.metrics_text import CONTENT_TYPE, metrics_text
 
-        text = metrics_text(self._service.metrics, self._service.models.state, self._service.archive.num_unkept)
+        text = metrics_text(self._service.metrics, self._service.models.state, self._service.responses.archive.state)
         return Response(text, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
-from unicorn_async.server.keys import ApiKey, check_keys
+from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.server.keys import ApiKey, check_keys, with_own
 from unicorn_async.server.origin import ANY, parse_origin
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _COUNTS = (
     "max_client_connections",
     "max_client_requests",
     "max_client_input_bytes",
+    "max_all_input_bytes",
     "max_client_background",
 )
 _TIMES = (
@@ -53,6 +54,7 @@ class ServerOptions:
     # Good for everything; without any key whoever reaches the port may ask.
     api_key: str | None = field(default=None, repr=False)
     api_keys: tuple[ApiKey, ...] = ()  # further ones, each with its own rights
+    api_key_file: Path | None = None  # that these are of, and are read from again at SIGHUP
     share_prefixes: bool = False  # among clients with different keys: times then tell what others have asked
     behind_proxy: bool = False  # then no address is this machine's own, and nobody tells what a client has not taken
     allowed_hosts: tuple[str, ...] = ()  # further names by which browsers may reach this server
@@ -70,6 +72,7 @@ class ServerOptions:
     max_client_connections: int = 256
     max_client_requests: int = 128  # under way, those that wait for the model among them
     max_client_input_bytes: int = 128 << 20  # of its requests that wait or are answered
+    max_all_input_bytes: int = 1 << 30  # of all clients, likewise
     max_client_background: int = 64  # of the `max_background`
     queue_timeout_s: float = 600.0  # in which a request has to get a place beside those that are answered
     header_timeout_s: float = (
@@ -116,7 +119,7 @@ class ServerOptions:
     @property
     def keys(self) -> tuple[ApiKey, ...]:
         """All keys; none = whoever reaches the port may ask."""
-        return self.api_keys if self.api_key is None else (ApiKey("api_key", self.api_key), *self.api_keys)
+        return with_own(self.api_key, self.api_keys)
 
 
 def _check_endpoint(address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,12 @@ class StoredResponse:
     messages: tuple[ChatMessage, ...]
     num_inputs: int  # of the messages: all but the answer
     owner: str = ""  # name of the client whose it is
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error, so that there is no answer to go on from."""
+        has_answer = len(self.messages) > self.num_inputs
+        return not has_answer and json.loads(self.body).get("status") == "failed"
 
     @property
     def chars(self) -> int:

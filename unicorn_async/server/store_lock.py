@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from typing import TYPE_CHECKING
@@ -34,3 +35,17 @@ def lock_store(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def lock_again(path: Path, descriptor: int) -> int:
+    """Return what `lock_store` gave, or where its file was deleted or replaced a new one, and close the other.
+
+    Raises:
+        ConfigError, OSError: as `lock_store`; the lock is as it was.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(f"{path}.lock"), os.fstat(descriptor)):
+            return descriptor
+    renewed = lock_store(path)
+    os.close(descriptor)
+    return renewed

@@ -11,28 +11,59 @@ from typing import TYPE_CHECKING
 import h11
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from h11._connection import NEED_DATA, PAUSED
 
+MAX_HEAD_BYTES = 32 << 10
+MAX_HEADERS = 128  # as many as a websocket's handshake may have
+MAX_TURN_EVENTS = 32  # of a connection, in one turn of the event loop: heads, parts of bodies and their ends
 _HEAD_END = b"\r\n\r\n"
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _FOLD = re.compile(rb"\n[ \t]")
+_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]*)(.*)", re.DOTALL)
 
 
 class StrictConnection(h11.Connection):
-    """h11's connection, which by itself takes lines that end in LF alone, folded headers, and two lengths of a body."""
+    """h11's connection, which by itself takes lines that end in LF alone, folded headers, and two lengths of a body.
+
+    A client that sends a body in many small parts gets so many events; who calls sets `events_left` for the next ones.
+    """
+
+    def __init__(self, on_refused: Callable[[h11.RemoteProtocolError], None]) -> None:
+        """`on_refused` is told, once, that no more events come, and why: RFC 9112's rules, or h11's."""
+        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
+        self._on_refused = on_refused
+        self._is_refused = False
+        self.events_left = MAX_TURN_EVENTS
 
     def next_event(self) -> h11.Event | type[NEED_DATA] | type[PAUSED]:
-        """Return the next event.
+        """Return the next event; "more data is needed" where it is refused, or where none is left."""
+        if self._is_refused or not self.events_left:
+            return h11.NEED_DATA
+        try:
+            event = self._checked_event()
+        except h11.RemoteProtocolError as exc:
+            self._is_refused = True
+            self._on_refused(exc)
+            return h11.NEED_DATA
+        self.events_left -= isinstance(event, h11.Event)
+        return event
 
-        Raises:
-            h11.RemoteProtocolError: the request is refused, by RFC 9112's sections 2.2, 5.2 and 6.1, or by h11.
-        """
+    def _checked_event(self) -> h11.Event | type[NEED_DATA] | type[PAUSED]:
         if self.their_state is h11.IDLE:
             _check_lines(self.trailing_data[0])
         event = super().next_event()
-        if isinstance(event, h11.Request):
-            _check_length(event)
-        return event
+        if not isinstance(event, h11.Request):
+            return event
+        _check_head(event)
+        return _with_path(event)
+
+
+def reason_of(exc: h11.RemoteProtocolError) -> str:
+    """Return why a request is refused; what h11 shows of it is shown as text, not as an object of Python's."""
+    kind, _, shown = str(exc).partition("bytearray(b")
+    return kind + shown.removesuffix(" (expected b'\\r\\n')").removesuffix(")")
 
 
 def _check_lines(data: bytes) -> None:
@@ -43,9 +74,17 @@ def _check_lines(data: bytes) -> None:
         raise h11.RemoteProtocolError("a line of the request's head ends in LF without CR")
     if _FOLD.search(head):
         raise h11.RemoteProtocolError("a header of the request is folded")
+    if end > MAX_HEAD_BYTES:
+        message = f"the request's head has {end} bytes, {MAX_HEAD_BYTES} are allowed"
+        raise h11.RemoteProtocolError(message, error_status_hint=431)
 
 
-def _check_length(request: h11.Request) -> None:
+def _check_head(request: h11.Request) -> None:
+    if not request.http_version.startswith(b"1."):
+        raise h11.RemoteProtocolError(f"expected HTTP/1.1, got HTTP/{request.http_version.decode()}")
+    if len(request.headers) > MAX_HEADERS:
+        message = f"the request has {len(request.headers)} headers, {MAX_HEADERS} are allowed"
+        raise h11.RemoteProtocolError(message, error_status_hint=431)
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" not in names:
         return
@@ -53,3 +92,18 @@ def _check_length(request: h11.Request) -> None:
         raise h11.RemoteProtocolError("the request has both Content-Length and Transfer-Encoding")
     if request.http_version < b"1.1":
         raise h11.RemoteProtocolError("a request of HTTP/1.0 has a Transfer-Encoding")
+
+
+def _with_path(request: h11.Request) -> h11.Request:
+    """Return a request whose target is a path: an address of this server's becomes one (RFC 9112, section 3.2.2)."""
+    if request.target.startswith(b"/"):
+        return request
+    found = _ABSOLUTE.fullmatch(request.target)
+    if found is None:
+        raise h11.RemoteProtocolError("the request's target is no path")
+    authority, rest = found.groups()
+    if authority.lower() != dict(request.headers).get(b"host", b"").lower():
+        raise h11.RemoteProtocolError("the request's target is of another host than its Host header")
+    path = rest if rest.startswith(b"/") else b"/" + rest
+    headers = request.headers.raw_items()
+    return h11.Request(method=request.method, headers=headers, target=path, http_version=request.http_version)

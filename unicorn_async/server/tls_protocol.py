@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unicorn_async.server.http_protocol import IdleConnections
+    from unicorn_async.server.idle_connections import IdleConnections
     from unicorn_async.server.tls import FileContext
 
 logger = logging.getLogger(__name__)

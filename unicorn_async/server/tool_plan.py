@@ -10,6 +10,9 @@ from unicorn_async.calls.call_format import CallFormat, CallKind, call_format
 from unicorn_async.calls.call_grammar import call_grammar
 from unicorn_async.calls.call_reader import CallReader
 from unicorn_async.calls.call_text import calls_text
+from unicorn_async.calls.calls_alone import CallsAlone
+from unicorn_async.calls.harmony import is_harmony, marks_of
+from unicorn_async.calls.harmony_reader import HarmonyReader
 from unicorn_async.calls.tool import ToolMode
 from unicorn_async.errors import GrammarError, UnicornError
 from unicorn_async.grammar import Grammar, GrammarKind
@@ -24,15 +27,17 @@ from unicorn_async.tokenizer import ChatMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unicorn_async.calls.calls_alone import AnswerReader
     from unicorn_async.calls.tool import ToolUse
-    from unicorn_async.config import SamplingParams
     from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.protocol.answer_format import AnswerFormat
     from unicorn_async.server.protocol.chat_request import ChatRequest
     from unicorn_async.server.protocol.completion_object import CompletionHead
+    from unicorn_async.server.protocol.reasoning import Reasoning
     from unicorn_async.server.protocol.response_object import ResponseState
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
-    from unicorn_async.server.protocol.thoughts import ThoughtSplitter
+    from unicorn_async.server.protocol.thoughts import Splitter
     from unicorn_async.server.protocol.tools import ToolRequest
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.tokenizer import Tokenizer
@@ -60,6 +65,8 @@ class ToolPlan:
     def of(cls, tokenizer: Tokenizer, use: ToolUse) -> ToolPlan:
         """Look up what the model's chat template and vocabulary say of calls."""
         form = call_format(tokenizer.chat_template)
+        if is_harmony(tokenizer.chat_template):
+            return cls(use, form, marks_of(tokenizer.control_id))
         ids = ((tokenizer.control_id(text), text) for text in form.markers)
         return cls(use, form, {token_id: text for token_id, text in ids if token_id is not None})
 
@@ -69,10 +76,13 @@ class ToolPlan:
         tools = self.use.callable if self.form.takes_tools else ()
         return {"tools": [tool.to_json() for tool in tools]} if tools else {}
 
-    def reader(self) -> CallReader | None:
+    def reader(self) -> AnswerReader | None:
         """Return what reads the answer's calls; None where it can't have any."""
         tools = {tool.name: tool.parameters for tool in self.use.callable}
-        return CallReader(self.form, tools) if tools else None
+        if not tools:
+            return None
+        reader = HarmonyReader() if self.form.kind is CallKind.HARMONY else CallReader(self.form, tools)
+        return CallsAlone(reader) if self.use.mode is ToolMode.REQUIRED else reader
 
     def grammar(self, wanted: AnswerFormat) -> Grammar | None:
         """Return what the answer has to follow, be it calls or the wanted form.
@@ -82,6 +92,8 @@ class ToolPlan:
             GrammarError: both together are too large.
         """
         schema = wanted.grammar
+        if self.form.kind is CallKind.HARMONY and schema is not None and not self.use.callable:
+            return self._in_channels(schema)
         if not self.use.callable or (schema is None and not self.use.is_guided):
             return schema
         control = {text: token_id for token_id, text in self.markers.items()}
@@ -92,9 +104,31 @@ class ToolPlan:
             raise ApiError(message, code="unsupported_value", param=wanted.name)
         return call_grammar(self.use, self.form, control, json.loads(schema.source))
 
-    def may_think(self, wanted: AnswerFormat) -> bool:
-        """Whether the model's thoughts may come before its answer: a form holds from the first token on."""
-        return wanted.grammar is None and self.use.mode is not ToolMode.REQUIRED
+    def refusal(self, wanted: AnswerFormat, reason: GrammarError) -> ApiError:
+        """Return the error that names the field where the answer's grammar comes from."""
+        if not self.use.callable:
+            return wanted.refusal(reason)
+        return ApiError(f"tools: {reason}", code="invalid_function_parameters", param="tools")
+
+    def _in_channels(self, schema: Grammar) -> Grammar:
+        """Return the grammar of an answer of a form behind thoughts; other than JSON schemas hold for all of it."""
+        found = json.loads(schema.source) if schema.kind is GrammarKind.JSON_SCHEMA else None
+        if not isinstance(found, dict):
+            return schema
+        control = {text: token_id for token_id, text in self.markers.items()}
+        return call_grammar(self.use, self.form, control, found, is_strict=schema.strict)
+
+    def splitter(
+        self, reasoning: Reasoning, tokenizer: Tokenizer, prompt: Sequence[int], wanted: AnswerFormat
+    ) -> Splitter | None:
+        """Return what tells the model's thoughts and its answer apart; None where no thoughts may come.
+
+        A form holds from the first token on, but in channels.
+        """
+        in_channels = self.form.kind is CallKind.HARMONY
+        if not in_channels and (wanted.grammar is not None or self.use.mode is ToolMode.REQUIRED):
+            return None
+        return reasoning.splitter(tokenizer, prompt, frozenset(tool.name for tool in self.use.callable))
 
     def conversation(self, messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
         """Return a conversation as the chat template takes it, its system message at the start."""
@@ -130,7 +164,7 @@ def responses_answer(
     tokenizer: Tokenizer,
     *,
     stream_id: str | None,
-    splitter: ThoughtSplitter | None,
+    splitter: Splitter | None,
 ) -> ResponsesAnswer:
     """Return what encodes a response, which reads its calls where it may have some."""
     reader, token_bytes = plan.reader(), tokenizer.token_bytes
@@ -149,7 +183,7 @@ def chat_answer(
     tokenizer: Tokenizer,
     *,
     wants_logprobs: bool,
-    splitter: ThoughtSplitter | None,
+    splitter: Splitter | None,
 ) -> ChatAnswer:
     """Return what encodes a choice of a chat completion, likewise."""
     reader, token_bytes = plan.reader(), tokenizer.token_bytes
@@ -199,14 +233,14 @@ async def checked_grammar(
         return grammar
     except GrammarError as exc:
         if not plan.use.callable:
-            raise wanted.refusal(exc) from exc
+            raise plan.refusal(wanted, exc) from exc
         reason = exc
     for tool, name in zip(plan.use.tools, tools.names, strict=True):  # which of them it is
         try:
             await engine.check_grammar(Grammar.json_schema(tool.parameters, strict=tool.strict), client=client)
         except GrammarError as exc:
             raise ApiError(f"{name}: {exc}", code="invalid_function_parameters", param=name) from exc
-    raise ApiError(f"tools: {reason}", code="invalid_function_parameters", param="tools") from reason
+    raise plan.refusal(wanted, reason) from reason
 
 
 def _as_text(message: ChatMessage) -> ChatMessage:

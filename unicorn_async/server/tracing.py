@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from starlette.types import Scope
 
-    from unicorn_async.config import SamplingParams
     from unicorn_async.engine.types import Token
+    from unicorn_async.sampling_params import SamplingParams
 
 SERVICE_NAME = "unicorn_async"
 SEND_TIMEOUT_S = 2  # a collector that is gone holds up the server's end for no longer

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 
 from unicorn_async.errors import UnicornError
-from unicorn_async.server.connection import Outlet, host_of
+from unicorn_async.server.connection import UNFINISHED, Outlet, host_of
 from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.lane import Input, error_event
 from unicorn_async.server.ledger import Ledger
@@ -33,6 +33,7 @@ from unicorn_async.server.protocol.fields import parse_object
 from unicorn_async.server.protocol.model_event import failure_event, model_event, progress_event
 from unicorn_async.server.request_context import asking, let_pass
 from unicorn_async.server.step_watch import StepWatch
+from unicorn_async.server.strangers import Strangers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.client import Client
     from unicorn_async.server.fronted import Answering, Began, Lanes
     from unicorn_async.server.lane import Lane
+    from unicorn_async.server.ledger import Lease
     from unicorn_async.server.protocol.client_event import ClientEvent
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
@@ -51,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 TOO_BIG = 1009  # as above
+TRY_LATER = 1013  # of IANA's registry of close codes
+MAX_KEY_BYTES = 16 << 10  # of a client's first message, before anybody knows whose it is
 RECENT_RESPONSES = 64  # that a client is told of as its own where it watches the steps
 PROGRESS_INTERVAL_S = 0.1
 
@@ -62,6 +66,7 @@ class WebSocketEndpoint:
         """`lanes` is called once a connection, with what is to get the names of its responses."""
         self._service = service
         self._lanes = lanes
+        self._strangers = Strangers(service.options.max_connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection from its handshake to its end."""
@@ -70,7 +75,7 @@ class WebSocketEndpoint:
         except ApiError as exc:
             await reject(exc, scope, send)
             return
-        connection = Connection(self._service, self._lanes, client, scope, receive, send)
+        connection = Connection(self._service, self._lanes, self._strangers, client, scope, receive, send)
         try:
             await connection.serve()
         except* ClientGoneError:
@@ -84,6 +89,7 @@ class Connection:
         self,
         service: Answering,
         lanes: Callable[[Began], Lanes],
+        strangers: Strangers,
         client: Client | None,
         scope: Scope,
         receive: Receive,
@@ -91,8 +97,11 @@ class Connection:
     ) -> None:
         """`client` is None where the first frame still has to bring the key."""
         self._service = service
+        self._strangers = strangers
         self._client = client
         self._address = host_of(scope)
+        self._stranger = service.access.caller(Headers(scope=scope), self._address).name
+        self._count_in: Callable[[Lease], None] = scope.get("state", {}).get(UNFINISHED, _count_nowhere)
         self._receive = receive
         self._outlet = Outlet(scope, send, timeout_s=service.options.send_timeout_s)
         self._inputs = Ledger(
@@ -110,18 +119,25 @@ class Connection:
     async def serve(self) -> None:
         """Accept, and serve until the client goes or is sent away."""
         await self._receive()  # websocket.connect
+        if self._client is None:
+            self._count_in(
+                Ledger(MAX_KEY_BYTES, what="bytes of an API key", code="too_much_input").claim(self._stranger, 0)
+            )
+        else:
+            self._count_messages(self._client.name)
         await self._outlet.send({"type": "websocket.accept"})
         if self._client is None:
             self._client = await self._authenticate()
-        if self._client is None:
-            return
+            if self._client is None:
+                return
+            self._count_messages(self._client.name)
         let_pass(self._client)
         async with asyncio.TaskGroup() as group:
             try:
                 if self._wants_progress:
                     self._start(group, self._report_models())
                 while (text := await self._next_message()) is not None:
-                    await self._handle(text, group)
+                    await self._handle(text, self._client, group)
             finally:
                 for task in self._tasks:
                     task.cancel()
@@ -129,6 +145,10 @@ class Connection:
     async def send(self, text: str) -> None:
         """Send one event."""
         await self._outlet.send({"type": "websocket.send", "text": text})
+
+    def _count_messages(self, name: str) -> None:
+        """Have what comes of messages that are not whole count as the client's of this name, from now on."""
+        self._count_in(self._service.input_bytes.claim(name, 0))
 
     async def _next_message(self) -> str | bytes | None:
         message = await self._receive()
@@ -145,17 +165,21 @@ class Connection:
     async def _authenticate(self) -> Client | None:
         """Take the key from the first frame; return whose it is, None if it is nobody's."""
         try:
-            async with asyncio.timeout(self._service.options.receive_timeout_s):
+            async with self._strangers.waiting(self._stranger, self._service.options.receive_timeout_s):
                 text = await self._next_message()
             if text is None:
                 return None
+            if len(text) > MAX_KEY_BYTES:
+                raise ApiError(f"the first message is an API key, of at most {MAX_KEY_BYTES} bytes", status=413)
             event = self._parse(parse_object(text))
             client = self._service.access.check_key(event.key if isinstance(event, AuthEvent) else None)
-        except (ApiError, TimeoutError) as exc:
-            refusal = exc if isinstance(exc, ApiError) else ApiError("no API key came", status=401)
-            logger.warning("refused the websocket of client %s: %s", self._address, refusal)
-            await self.send(error_event(refusal, None))
-            await self._outlet.send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "API key"})
+        except ApiError as exc:
+            had_to_go = exc.status == 503  # of many that had to, one line tells
+            level = logging.DEBUG if had_to_go else logging.WARNING
+            logger.log(level, "refused the websocket of client %s: %s", self._address, exc)
+            await self.send(error_event(exc, None))
+            code = TRY_LATER if had_to_go else POLICY_VIOLATION
+            await self._outlet.send({"type": "websocket.close", "code": code, "reason": "API key"})
             return None
         await self.send(encode_object({"type": "unicorn.authenticated"}))
         return client
@@ -166,13 +190,15 @@ class Connection:
     def _parse(self, fields: Fields) -> ClientEvent:
         return parse_client_event(fields, defaults=self._service.options.default_sampling)
 
-    async def _handle(self, text: str | bytes, group: asyncio.TaskGroup) -> None:
+    async def _handle(self, text: str | bytes, client: Client, group: asyncio.TaskGroup) -> None:
         """Act on one message; whatever is wrong with it is told, and the connection goes on."""
         stream_id: str | None = None
         try:
             fields = parse_object(text)
             stream_id = channel_of(fields)
             event = self._parse(fields)
+            if not isinstance(event, CancelEvent):  # what is under way may be ended, whatever became of the key
+                let_pass(self._service.access.still(client))
             if isinstance(event, CreateEvent):
                 self._put(event.request, event.stream_id, text, group)
             elif isinstance(event, ResumeEvent):
@@ -181,6 +207,10 @@ class Connection:
                 await self._cancel(event)
             elif isinstance(event, WatchEvent):
                 self._watch(event, group)
+            else:  # a key, of a client whom nobody asked for one, or who has shown one
+                if self._service.access.needs_key:
+                    self._service.access.check_key(event.key)
+                await self.send(encode_object({"type": "unicorn.authenticated"}))
         except Exception as exc:
             if describe_error(exc).status == 500:
                 logger.exception("event failed")
@@ -228,7 +258,11 @@ class Connection:
                 return
         if event.response_id is not None and await self._service.cancel_background(event.response_id):
             return
-        raise unknown_response(event.response_id or "of this stream", "response_not_found", "response_id")
+        if event.response_id is None:
+            raise ApiError(
+                "nothing is answered in this stream", status=404, code="response_not_found", param="response_id"
+            )
+        raise unknown_response(event.response_id, "response_not_found", "response_id")
 
     def _watch(self, event: WatchEvent, group: asyncio.TaskGroup) -> None:
         if event.interval_ms == 0:
@@ -246,17 +280,25 @@ class Connection:
             self._watching.add_done_callback(lambda _: watchers.release())
         self._watch_of_steps.set_interval(event.interval_ms / 1000)
 
+    async def _tell(self, text: str) -> None:
+        """Send what nobody asked for just now, as long as its key is good."""
+        try:
+            self._service.access.still(asking.get())
+        except ApiError as exc:
+            raise ClientGoneError from exc
+        await self.send(text)
+
     async def _report_steps(self) -> None:
         with contextlib.suppress(ClientGoneError):
-            await self._watch_of_steps.run(self.send)
+            await self._watch_of_steps.run(self._tell)
 
     async def _report_models(self) -> None:
         """Tell which model is served and how its load goes, from one model to the next."""
         try:
             async for state in self._service.models.watch():
-                await self.send(model_event(state))
+                await self._tell(model_event(state))
                 if state.status is ModelStatus.FAILED:
-                    await self.send(failure_event(state))
+                    await self._tell(failure_event(state))
                 if state.model is not None and state.status in (ModelStatus.LOADING, ModelStatus.READY):
                     await self._report_progress(state.model.engine)
         except ClientGoneError:
@@ -266,7 +308,7 @@ class Connection:
         """Tell how one load goes, to its end, not more often than one can see."""
         try:
             async for progress in engine.load_progress():
-                await self.send(progress_event(engine.model_name, progress, self._prompts(engine)))
+                await self._tell(progress_event(engine.model_name, progress, self._prompts(engine)))
                 if not progress.done:
                     await asyncio.sleep(PROGRESS_INTERVAL_S)
         except UnicornError:
@@ -283,6 +325,10 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _count_nowhere(lease: Lease) -> None:
+    """Stand in for a web server that does not tell what has come of a message."""
 
 
 def _is_larger(text: str | bytes, limit: int) -> bool:

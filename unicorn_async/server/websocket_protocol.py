@@ -2,49 +2,138 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from unicorn_async.server.connection import UNFINISHED
+from unicorn_async.server.port import address_of
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.stall import StallWatch
+from unicorn_async.server.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGISendEvent
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
     from websockets.frames import Frame
+    from websockets.protocol import Event
 
-    from unicorn_async.server.options import ServerOptions
-    from unicorn_async.server.stall import Unread
+    from unicorn_async.server.ledger import Lease
+    from unicorn_async.server.port import Port
 
+logger = logging.getLogger(__name__)
 
 MAX_IDLE_FRAMES = 1000  # pings, pongs and messages too short to ask for anything, at once
 _IDLE_FRAMES_A_SECOND = 100
 _SHORT_BYTES = 16
-_SLICE_BYTES = 4096  # of what came, taken before the next look at how many frames these were
+_MAX_REASON_BYTES = 123  # RFC 6455, section 5.5
+_TRY_LATER = 1013  # of IANA's registry of close codes
+_POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
+MAX_TURN_FRAMES = 32  # of a connection, in one turn of the event loop
+_SLICE_BYTES = 512  # of what came, made frames of at a time
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One websocket; whoever sends waits while the peer has not taken what was sent.
 
-    A peer that floods it with frames which ask for nothing is sent away (1008): each costs the event loop time.
+    A peer gets so many frames handled in one turn of the event loop, and one message, which the application takes
+    before the next one, and all connections of its address get no more: what else came waits, and nothing is read. One
+    that floods the websocket with frames which ask for nothing is sent away (1008), and so is one whose message does
+    not come whole in time; what has come of it counts as its client's, and is given up (1013) where that has too much
+    under way.
     """
 
-    def __init__(self, unread: Unread, options: ServerOptions, **arguments: Any) -> None:
+    def __init__(self, port: Port, **arguments: Any) -> None:
         """`arguments` are uvicorn's."""
         super().__init__(**arguments)
-        self._stall = StallWatch(options.send_timeout_s, unread)
+        options = port.options
+        self._idle, self._turns = port.idle, port.turns
+        self._stall = StallWatch(options.send_timeout_s, port.unread)
+        self._receive_timeout_s = options.receive_timeout_s
+        self._unfinished = Unfinished(options.receive_timeout_s, self._give_up)
+        self._num_queued_bytes = 0  # of a whole message that the application has not taken
+        self.app_state = {**self.app_state, UNFINISHED: self._count_in}
         self._pong = b""
         self._idle_frames_left = float(MAX_IDLE_FRAMES)
         self._counted_s = self.loop.time()
-        self._has_flooded = False
+        self._held = bytearray()
+        self._frames_held: deque[Event] = deque()
+        self._waits = False  # for its turn
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; a handshake that is none, which by itself nobody would hear of, is refused."""
-        for start in range(0, len(data), _SLICE_BYTES):
-            if self._has_flooded:
+        """Take what came; what one turn of the event loop has no time for is held, and nothing more is read."""
+        self._held += data
+        self._go_on()
+        if self._waits:
+            self.transport.pause_reading()
+
+    def _take(self) -> None:
+        """Take of what is held as much as one turn may, up to a message; what is behind it waits for its end."""
+        self._waits = False
+        self._take_some()
+        self._count()
+
+    def _take_some(self) -> None:
+        num_frames = 0
+        while num_frames < MAX_TURN_FRAMES and not self.read_paused and not self.transport.is_closing():
+            if self._frames_held:
+                self.conn.events.append(self._frames_held.popleft())
+                self.handle_events()
+                num_frames += 1
+                if not self.frames:
+                    self._unfinished.end_wait()
+            elif self._held:
+                self._parse()
+            else:
+                self.transport.resume_reading()
                 return
-            super().data_received(data[start : start + _SLICE_BYTES])
+        if self.transport.is_closing():
+            self._held.clear()
+            self._frames_held.clear()
+            return
+        self.transport.pause_reading()
+        if not self.read_paused:
+            self._go_on()
+
+    def _count(self) -> None:
+        """Count what has come of a message; a whole one is refused by who takes it, where there is no room for it."""
+        size = len(self.conn.reader.buffer) + sum(map(len, self.frames)) + self._num_queued_bytes
+        if self.transport.is_closing():
+            self._unfinished.end_wait()
+        elif size and not self.read_paused:
+            self._unfinished.begin_wait()
+        try:
+            self._unfinished.resize(size)
+        except ApiError as exc:
+            if not self._num_queued_bytes:
+                self._send_away(_TRY_LATER, str(exc))
+
+    def _count_in(self, lease: Lease) -> None:
+        """Have the bytes of what comes count there, which the application says once it knows whose they are."""
+        try:
+            self._unfinished.count_in(lease)
+        except ApiError as exc:
+            self._send_away(_TRY_LATER, str(exc))
+
+    def _give_up(self) -> None:
+        self._send_away(_POLICY_VIOLATION, f"a message did not come whole within {self._receive_timeout_s:g} s")
+
+    def _go_on(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._turns.take(address_of(self.client), self._take)
+
+    def _parse(self) -> None:
+        """Make frames of a slice; a handshake that is none, which by itself nobody would hear of, is refused."""
+        part = bytes(self._held[:_SLICE_BYTES])
+        del self._held[:_SLICE_BYTES]
+        self.conn.receive_data(part)
+        if self.conn.parser_exc is not None:
+            self.handle_parser_exception()
+            return
+        self._frames_held.extend(self.conn.events_received())
         found = self.conn.handshake_exc
         if found is not None and not self.handshake_initiated:
             self._refuse(f"the handshake of a websocket is a GET without a body: {found.__cause__ or found}")
@@ -59,7 +148,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End whatever waits."""
+        self._idle.end(self)
         self._stall.end()
+        self._unfinished.end()
+        self._held.clear()  # who still refers to this keeps nothing of what came
+        self._frames_held.clear()
+        self.frames.clear()
+        self.conn.reader.buffer.clear()
+        self.conn.parser.close()  # it has the last frame
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -96,14 +192,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         more = (now - self._counted_s) * _IDLE_FRAMES_A_SECOND
         self._idle_frames_left = min(MAX_IDLE_FRAMES, self._idle_frames_left + more) - 1
         self._counted_s = now
-        if self._idle_frames_left < 0 and not self._has_flooded:
-            self._has_flooded = True
-            self.conn.fail(1008, f"more than {MAX_IDLE_FRAMES} frames that ask for nothing")
-            if self.conn.close_sent is None:  # not even opened
-                self.transport.abort()
-            else:
-                self.handle_parser_exception()
-        return not self._has_flooded
+        if self._idle_frames_left >= 0:
+            return True
+        self._send_away(_POLICY_VIOLATION, f"more than {MAX_IDLE_FRAMES} frames that ask for nothing")
+        return False
 
     def handle_ping(self) -> None:
         """Answer; of pings whose answers the peer does not read, the last one alone (RFC 6455, section 5.5.3)."""
@@ -117,7 +209,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_cont(self, event: Frame) -> None:
         """Take a part of a message, which may come in millions."""
-        if self._has_flooded:
+        if not event.data and not self._may_idle():
             return
         joined = bytearray(self.frames[0]) if isinstance(self.frames[0], bytes) else self.frames[0]
         joined += event.data
@@ -125,10 +217,58 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if event.fin:
             self.send_receive_event_to_app()
 
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on; one that is no text ends the websocket (RFC 6455, section 8.1)."""
+        data, self.frames = b"".join(self.frames), []
+        if self.close_sent:
+            return
+        self._num_queued_bytes = len(data)
+        if self.curr_msg_data_type == "bytes":
+            self.queue.put_nowait({"type": "websocket.receive", "bytes": data})
+        else:
+            try:
+                self.queue.put_nowait({"type": "websocket.receive", "text": data.decode()})
+            except UnicodeDecodeError as exc:
+                self._send_away(1007, f"a text is not UTF-8: {exc.reason} at byte {exc.start}")
+                return
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    def _send_away(self, code: int, reason: str) -> None:
+        if self.transport.is_closing() or self.close_sent:
+            return
+        self.conn.fail(code, reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore"))
+        self._end(reason)
+
+    def handle_parser_exception(self) -> None:
+        """End a websocket whose peer has sent what is no frame, or none that may come next."""
+        self._end(str(self.conn.parser_exc))
+
+    def _end(self, reason: str) -> None:
+        logger.warning("the websocket of client %s is closed: %s", self.client, reason)
+        if self.conn.close_sent is None:  # it was not even opened
+            self.transport.abort()
+        else:
+            super().handle_parser_exception()
+
     async def send(self, message: ASGISendEvent) -> None:
         """Send when there is room: of many that wait for it, one after the other."""
         while not self.writable.is_set():
             await self.writable.wait()
         await super().send(message)
+        if message["type"] == "websocket.close":
+            if not self.transport.is_closing():
+                self._idle.begin(self)  # until the peer's own close
+            self._go_on()
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True  # it was refused, in order
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next message, and have what came behind it taken in a turn to come."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused, self._num_queued_bytes = False, 0
+            self._count()
+            self._go_on()
+        return message

@@ -28,8 +28,9 @@ class AttentionArguments:
 
     The host writes nothing of it while a submission that uses it is pending. `batches` are by block group, and so are
     `slot_mapping`, addresses of (tokens) u32. What the writer has left there is its own: in `block_rows`, by row, the
-    tables that were written and how many blocks of each, in `last_blocks` (groups, sequences) the last of these, in
-    `num_decodes` the parts of the last step if it was of decodes alone, or 0, in `grids` the sizes of dispatches.
+    tables that were written, how many blocks of each, and which of them has the part's last position; in `last_blocks`
+    (groups, sequences) that block, in `num_decodes` the parts of the last step if it was of decodes alone, or 0, in
+    `grids` the sizes of dispatches.
     """
 
     def __init__(self, device: Device, limits: FrameLimits, scratch: DecodeScratch, name: str) -> None:
@@ -45,11 +46,11 @@ class AttentionArguments:
             "query_len": Field(np.uint32, (sequences,)),
             "context_len": Field(np.uint32, (sequences,)),
             "decode_items": Field(np.uint32, (sequences, 2)),
-            "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
+            "prefill_tiles": Field(np.uint32, (groups, limits.tiles, 2)),
             "grids": Field(np.uint32, (groups, 2, 3)),
             "block_tables": Field(np.uint32, (groups, sequences, limits.blocks)),  # the last and the largest
         }
-        self.block_rows: list[tuple[SequenceOf[SequenceOf[int]], int]] = []
+        self.block_rows: list[tuple[SequenceOf[SequenceOf[int]], int, int]] = []
         self.last_blocks = np.zeros((groups, sequences), np.uint32)
         self.num_decodes = 0
         self.grids: list[tuple[Grid, Grid]] = []
@@ -89,7 +90,7 @@ class AttentionArguments:
             block_table=address["block_tables"] + 4 * limits.sequences * limits.blocks * group,
             max_blocks=limits.blocks,
             decode_items=address["decode_items"],
-            prefill_tiles=address["prefill_tiles"],
+            prefill_tiles=address["prefill_tiles"] + 8 * limits.tiles * group,
             scratch=scratch,
             grids=self._block.buffer,
             decode_grid_offset=offset,

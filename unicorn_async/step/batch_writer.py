@@ -7,15 +7,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.ops.runs import LAST_OF_RUN
-from unicorn_async.ops.sample_rows import NO_BIASES, NO_MASK, NO_STATE, OUTPUT_MARK, sampling_path, write_row
+from unicorn_async.ops.sample_rows import (
+    COUNTS,
+    LOOKS,
+    NO_BIASES,
+    NO_MASK,
+    NO_STATE,
+    OUTPUT_MARK,
+    sampling_path,
+    write_row,
+)
 from unicorn_async.scheduler.sequence import PENDING
 from unicorn_async.step.bias_rows import ROW_BIASES
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.frame import StepShape, WrittenDecodes
+from unicorn_async.step.further_tokens import drafting_bucket
+from unicorn_async.step.next_tokens import write_next_tokens
 from unicorn_async.step.pooled_rows import pooled_parts
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+    from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.state_copies import KeptState
     from unicorn_async.step.frame import Frame, FrameLimits
 
 
@@ -24,19 +37,25 @@ class BatchWriter:
 
     def __init__(self, limits: FrameLimits) -> None:
         self._has_runs = limits.has_runs
+        self._predicts = limits.predicts
         self.token_buckets = bucket_sizes(limits.tokens)
         self.sequence_buckets = bucket_sizes(limits.sequences)
         self.logit_buckets = bucket_sizes(limits.logit_rows)
 
     def write(self, batch: Batch, frame: Frame) -> StepShape:
         """Write all arrays, or what of them the frame does not hold yet, and return the step's shape."""
-        if not batch.feeds_itself:
+        if not batch.feeds_itself or batch.kept or batch.given:
             frame.decodes = None
             return self._write_all(batch, frame)
         sequences = [item.sequence for item in batch.scheduled]
         state_indices = [sequence.state_index for sequence in sequences]
         known = frame.decodes
-        if known is not None and known.sequences == sequences and known.state_indices == state_indices:
+        if (
+            known is not None
+            and known.sequences == sequences
+            and known.state_indices == state_indices
+            and (known.shape.has_predictions, known.shape.num_drafts) == self._predictions(batch)
+        ):
             self._write_positions(batch, frame)
             if known.shape.has_masks:
                 self._write_masks(batch, frame)
@@ -52,13 +71,16 @@ class BatchWriter:
         positions = np.array([item.start for item in batch.scheduled], np.uint32)
         arrays["positions"][:count] = positions
         arrays["sample_rows"]["position"][:count] = positions + 1
+        if self._predictions(batch)[0]:
+            arrays["next_rows"]["position"][:count] = positions + 2
 
     def _write_all(self, batch: Batch, frame: Frame) -> StepShape:
         tokens = self._write_tokens(batch, frame)
         if self._has_runs:
             self._write_runs(batch, frame, tokens)
         num_rows, num_samples = self._write_rows(batch, frame)
-        return StepShape(
+        has_predictions, num_drafts = self._predictions(batch)
+        shape = StepShape(
             tokens=tokens,
             logit_rows=bucket_for(num_rows, self.logit_buckets) if num_rows else 0,
             samples=bucket_for(num_samples, self.sequence_buckets) if num_samples else 0,
@@ -67,7 +89,17 @@ class BatchWriter:
             has_masks=self._write_masks(batch, frame),
             has_biases=self._write_biases(batch, frame),
             has_pools=self._write_pools(batch, frame),
+            has_predictions=has_predictions,
+            num_drafts=num_drafts,
+            num_drafting=drafting_bucket(batch) if num_drafts > 1 else 0,
         )
+        if shape.has_predictions:
+            write_next_tokens(batch, frame, num_tokens=tokens, num_rows=shape.samples)
+        return shape
+
+    def _predictions(self, batch: Batch) -> tuple[bool, int]:
+        """Whether a batch goes through the layer that predicts, and how many tokens are chosen by that."""
+        return self._predicts and batch.predicts, batch.num_drafts if self._predicts else 0
 
     def _write_tokens(self, batch: Batch, frame: Frame) -> int:
         """Write what there is one of for each token; returns the bucket of their number."""
@@ -75,7 +107,7 @@ class BatchWriter:
         token_ids: list[int] = []
         positions: list[int] = []
         for item in batch.scheduled:
-            sequence, start, count, ids, _, is_decode, is_given, _ = item
+            sequence, start, count, ids, _, is_decode, is_given, *_ = item
             if is_decode:  # its token is in its state, whether the host has seen it or not, unless it is given
                 token_ids.append(ids[0] if is_given else -1 - sequence.state_index)
                 positions.append(start)
@@ -91,12 +123,26 @@ class BatchWriter:
     def _write_runs(self, batch: Batch, frame: Frame, num_tokens: int) -> None:
         """Write where each token stands among those of its sequence; the batch's are padded to `num_tokens`."""
         runs, row = frame.arguments.arrays["runs"], 0
+        given = dict(batch.given)
+        kept: dict[Sequence, list[KeptState]] = {}
+        for state in batch.kept:
+            kept.setdefault(state.sequence, []).append(state)
+        before = batch.scheduled[0]
         for item in batch.scheduled:
             stop = row + item.num_tokens
+            runs["source"][row:stop] = given.get(item.sequence, item.sequence.state_index)
+            runs["kept"][row:stop] = NO_STATE
+            for state in kept.get(item.sequence, ()):
+                runs["kept"][row + state.position - item.start - 1] = state.copy
             runs["state_index"][row:stop] = item.sequence.state_index
             runs["offset"][row:stop] = np.arange(item.num_tokens)
             runs["offset"][stop - 1] |= LAST_OF_RUN
-            row = stop
+            if item.state_row >= 0:
+                runs["state_index"][row - item.proposal : stop] = item.state_row
+            if item.proposal:  # its run began with the sequence's newest token
+                runs["kept"][row - 1] = before.state_row if before.state_row >= 0 else NO_STATE
+                runs["offset"][row - 1 : stop] = item.proposal - 1, item.proposal | LAST_OF_RUN
+            row, before = stop, item
         runs["state_index"][row:num_tokens] = NO_STATE
 
     def _write_rows(self, batch: Batch, frame: Frame) -> tuple[int, int]:
@@ -133,7 +179,7 @@ class BatchWriter:
 
     def _write_masks(self, batch: Batch, frame: Frame) -> bool:
         """Write which tokens may come next in sequences with a grammar; returns whether there is one."""
-        masks = [item.sequence.mask for item in batch.scheduled if item.samples]
+        masks = [item.sequence.mask_behind(item.proposal) for item in batch.scheduled if item.samples]
         if not any(masks):
             return False
         for index, mask in enumerate(masks):
@@ -181,13 +227,25 @@ class BatchWriter:
                 continue
             if item.resets:
                 resets[index] = sequence.state_index
-            if item.is_decode:  # its token was counted when it was sampled
-                continue
-            for position, token in enumerate(item.token_ids, item.start):
+            start, token_ids = item.start, item.token_ids
+            if item.is_decode:  # its token was counted when it was sampled, unless that was behind a proposed one
+                start += 1 - item.num_uncounted
+                token_ids = sequence.token_ids(start, item.num_uncounted)
+            for position, token in enumerate(token_ids, start):
                 is_output = position >= len(sequence.prompt_ids)
                 marks[num_marks] = (sequence.state_index, token | (OUTPUT_MARK if is_output else 0))
                 num_marks += 1
+        self._write_proposed(batch, frame)
         return True
+
+    def _write_proposed(self, batch: Batch, frame: Frame) -> None:
+        """Write which tokens are proposed before each row's own choice, and which choices are not counted yet."""
+        sampled = [item for item in batch.scheduled if item.samples]
+        rows = frame.arguments.arrays["sample_rows"][: len(sampled)]
+        has_penalties = [item.sequence.sampling.has_penalties for item in sampled]
+        rows["penalised"] = np.where(has_penalties, [LOOKS if item.proposal else COUNTS for item in sampled], 0)
+        rows["proposal"] = [item.proposal for item in sampled]
+        rows["token"] = [item.token_ids[-1] if item.proposal else 0 for item in sampled]
 
 
 def _fed_back(item: ScheduledSequence) -> list[int]:

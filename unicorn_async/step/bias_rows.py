@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.config import MAX_BIASED_TOKENS
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.sample_rows import SAMPLE_BIAS, sample_biases
+from unicorn_async.sampling_params import MAX_BIASED_TOKENS
 from unicorn_async.step.seldom_rows import SeldomRows
 
 if TYPE_CHECKING:
-    from unicorn_async.config import SamplingParams
     from unicorn_async.gpu.device import Device
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.scheduler.batch import Batch
 
 ROW_BIASES = 1 + MAX_BIASED_TOKENS  # room of a row: their number, and they

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
+from unicorn_async.config import MAX_SPECULATING
 from unicorn_async.gpu.listing import KernelListing, unique_requests
 from unicorn_async.memory.plan import max_logit_rows
 from unicorn_async.models.activations import Activations, Residual
@@ -24,6 +25,7 @@ from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.ops.page_touch import pays_to_touch
+from unicorn_async.ops.predictor_steps import PredictorSteps, predictor_steps
 from unicorn_async.ops.sampling import SampleArguments, SamplingPath, record_counts, record_sampling
 from unicorn_async.step.buckets import bucket_sizes
 from unicorn_async.tensor import DType, Tensor
@@ -68,21 +70,24 @@ class DryRun:
     def __init__(
         self, info: DeviceInfo, spec: ModelSpec, shape: AttentionShape, plan: LoadPlan, *, attends: bool = True
     ) -> None:
-        """List for a device; `shape` is that of the cache which it writes, where it `attends` or another does."""
+        """List for a device; `shape` is as in `RecordingTools`, where it `attends` or another does."""
         self._spec = spec
         self._listing = listing = KernelListing()
         self._matrices = unplaced_matrices(plan)
         vectors = {dest.name: Tensor(0, dest.shape, DType.F32) for dest in plan.destinations if len(dest.shape) != 2}
         scratch = LinearScratch.at(0, 1 << 30, spec.widest_input)
         activations = Activations(cast("Mapping[str, int]", _Nowhere()), scratch)
-        freqs = {layer.attention.rotary: 0 for layer in spec.layers if layer.attends}
+        freqs = dict.fromkeys(spec.rotaries, 0)
         state = DecoderState(vectors, self._matrices, freqs, activations, last_token=0)
-        touches = attends and pays_to_touch(info, self._matrices.values())
+        touches = attends and pays_to_touch(info, spec.read_by_all(self._matrices))
         self._decoder = Decoder(spec, RecordingTools(listing, info, shape, state), touches_pages=touches)
         self._info = info
-        self._attention = None
+        self._attention = {}
         if attends:
-            self._attention = GpuAttention(info, listing, shape, soft_cap=spec.attention.soft_cap)
+            self._attention = {
+                state: GpuAttention(info, listing, shape.with_heads(state), soft_cap=spec.attention.soft_cap)
+                for state in spec.paged_states
+            }
         self._known: dict[Hashable, tuple[ListedDispatch, ...]] = {}
         self._signatures = tuple(self._signature(layer) for layer in range(spec.num_layers))
         first: dict[Hashable, int] = {}  # layer of those that are alike
@@ -111,6 +116,39 @@ class DryRun:
     def head(self, num_rows: int) -> tuple[ListedDispatch, ...]:
         """List the output head of steps with so many rows of logits."""
         self._decoder.record_head(self._listing, _ARRAYS, num_rows, num_rows)
+        return self._listing.take()
+
+    def prediction(self, num_tokens: int, num_rows: int) -> tuple[ListedDispatch, ...]:
+        """List what predicts a token more behind steps of so many tokens and rows of logits, where the model does."""
+        spec = self._spec
+        if not spec.predicts:
+            return ()
+        attention = self._attention[spec.layers[spec.num_layers].attention.keys]
+        place = LayerAttention(attention, _CACHE, 0, replace(_BATCH, has_prefill=True))
+        self._decoder.record_prediction(self._listing, _ARRAYS, num_tokens, num_rows, place)
+        return self._listing.take()
+
+    def further_prediction(self, num_tokens: int, num_rows: int) -> tuple[ListedDispatch, ...]:
+        """List what predicts one token more of `num_rows` sequences behind a stream of so many tokens."""
+        spec = self._spec
+        if not spec.predicts:
+            return ()
+        attention = self._attention[spec.layers[spec.num_layers].attention.keys]
+        place = LayerAttention(attention, _CACHE, 0, replace(_BATCH, has_prefill=False))
+        places = PredictorSteps(*10 * (_PLACE,))
+        predictor_steps(
+            self._listing,
+            self._listing,
+            places,
+            num_sequences=num_rows,
+            predicted=_PLACE,
+            token_ids=_PLACE,
+            positions=_PLACE,
+            logit_rows=_PLACE,
+            sampled=_PLACE,
+            is_first=True,
+        )
+        self._decoder.record_further_prediction(self._listing, _ARRAYS, num_tokens, num_rows, place, from_rows=_PLACE)
         return self._listing.take()
 
     def sampling(
@@ -160,16 +198,17 @@ class DryRun:
         return self._known[key]
 
     def _recorded(self, num_tokens: int, layer: int, *, has_prefill: bool) -> tuple[ListedDispatch, ...]:
-        decoder, listing, attention = self._decoder, self._listing, self._attention
-        if not self._spec.layers[layer].attends:
-            decoder.record_layer(listing, _ARRAYS, num_tokens, layer, FixedPlace(_PLACE))
+        decoder, listing, found = self._decoder, self._listing, self._spec.layers[layer]
+        if not found.attends:
+            decoder.record_layer(listing, _ARRAYS, num_tokens, layer, FixedPlace(_PLACE, has_prefill))
             return listing.take()
-        if attention is None:
+        state = found.attention.keys
+        if state not in self._attention:
             rows = Tensor(0, (num_tokens, self._spec.attention.columns), DType.F32)
             decoder.record_before_attention(listing, _ARRAYS, layer, q=rows, cache=_CACHE, slot_mapping=0)
             decoder.record_after_attention(listing, _ARRAYS, num_tokens, layer, rows)
             return listing.take()
-        place = LayerAttention(attention, _CACHE, 0, replace(_BATCH, has_prefill=has_prefill))
+        place = LayerAttention(self._attention[state], _CACHE, 0, replace(_BATCH, has_prefill=has_prefill))
         decoder.record_layer(listing, _ARRAYS, num_tokens, layer, place)
         return listing.take()
 
@@ -187,12 +226,15 @@ def step_kernels(
         run.embedding(),
         *(run.unique_layers(size) for size in _FIRST_STEPS),
         run.head(first_rows),
+        *(run.prediction(size, first_rows) for size in _FIRST_STEPS),
     )
     then = chain(
         run.sampling(SamplingPath.GREEDY),
         run.sampling(SamplingPath.FULL, counts=True),
         *(run.unique_layers(size) for size in others),
         *(run.head(rows) for rows in other_rows),
+        *(run.prediction(size, first_rows) for size in others),
+        *(run.further_prediction(rows, rows) for rows in bucket_sizes(MAX_SPECULATING)),
         *(run.sampling(path, masked=True, biased=True) for path in SamplingPath),
         run.pooling(),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.config import MAX_PROPOSED, MAX_SPECULATING
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.pool_parts import POOL
@@ -19,15 +20,20 @@ from unicorn_async.step.mask_rows import MaskRows
 from unicorn_async.step.pooled_rows import PooledRows
 
 if TYPE_CHECKING:
-    from unicorn_async.config import EngineConfig, SamplingParams
+    from collections.abc import Sequence as SequenceOf
+
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.activations import Residual
     from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.ops.sampling import SamplingPath
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.scheduler.sequence import Sequence
+
+MOST_UNCOUNTED = MAX_SPECULATING * MAX_PROPOSED  # tokens that came behind proposed ones in earlier steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,9 @@ class StepShape:
     has_masks: bool = False  # not every token may come next in a sequence of the step
     has_biases: bool = False  # some tokens of one have biases, or are banned
     has_pools: bool = False  # hidden states of one become an embedding
+    has_predictions: bool = False  # it goes through the layer that predicts a token more
+    num_drafts: int = 0  # so many tokens are chosen by that, one behind the other
+    num_drafting: int = 0  # bucket of sequences for which there are more than one
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,7 @@ class FrameLimits:
     blocks: int  # of one sequence
     tiles: int  # of prefill attention
     logit_rows: int
+    predicts: bool = False  # whether steps may predict what comes behind the tokens that they sample
     has_runs: bool = False  # whether steps say how their tokens follow each other: states of fixed size go by that
 
     @classmethod
@@ -73,16 +83,17 @@ class FrameLimits:
         cls,
         options: EngineConfig,
         kv_plan: KVPlan,
-        attention: AttentionPlan | None,
+        attention: SequenceOf[AttentionPlan],
         logit_rows: int,
         *,
         has_runs: bool = False,
+        predicts: bool = False,
     ) -> FrameLimits:
         """Return the limits of an engine's steps; `logit_rows` is the largest number of them.
 
-        `attention` is the plan of the Vulkan device that attends, if one does.
+        `attention` has the plans of the Vulkan device that attends, none if another device does.
         """
-        tile = 1 if attention is None else attention.query_tile
+        tile = min((plan.query_tile for plan in attention), default=1)
         return cls(
             tokens=options.max_num_batched_tokens,
             sequences=options.max_sampled,
@@ -90,6 +101,7 @@ class FrameLimits:
             blocks=-(-kv_plan.max_context // options.block_size),
             tiles=options.max_num_batched_tokens // tile + options.max_sampled,
             logit_rows=logit_rows,
+            predicts=predicts,
             has_runs=has_runs,
         )
 
@@ -110,11 +122,14 @@ class Frame:
             "logit_rows": Field(np.uint32, (limits.logit_rows,)),
             "sample_rows": Field(SAMPLE_ROW, (sequences,)),
             "resets": Field(np.uint32, (sequences,)),
-            "marks": Field(SAMPLE_MARK, (tokens,)),
+            "marks": Field(SAMPLE_MARK, (tokens + MOST_UNCOUNTED,)),
             "pools": Field(POOL, (sequences,)),
             **({"runs": Field(TOKEN_RUN, (tokens,))} if limits.has_runs else {}),
+            **(_next_fields(limits) if limits.predicts else {}),
         }
-        results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
+        results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (3,))}
+        if limits.predicts:
+            results["predicted"] = Field(SAMPLE_RESULT, (sequences,))
         self.sampled_rows: list[tuple[SamplingParams, int, int]] = []
         self.decodes: WrittenDecodes | None = None
         with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
@@ -139,6 +154,9 @@ class Frame:
             results=self.results.address["samples"],
             runs=address.get("runs", 0),
             residual=residual,
+            next_ids=address.get("next_ids", 0),
+            next_rows=address.get("next_rows", 0),
+            predicted=self.results.address.get("predicted", 0),
         )
 
     @property
@@ -165,3 +183,8 @@ class Frame:
     def close(self) -> None:
         """Free the memory."""
         self._made.close()
+
+
+def _next_fields(limits: FrameLimits) -> dict[str, Field]:
+    """What steps say of the tokens behind those that they sample."""
+    return {"next_ids": Field(np.int32, (limits.tokens,)), "next_rows": Field(SAMPLE_ROW, (limits.sequences,))}

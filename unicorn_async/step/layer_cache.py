@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.command import CommandPool
+from unicorn_async.models.activations import residual_columns
 from unicorn_async.step.attention_arguments import AttentionArguments
 from unicorn_async.step.frame import Frame
 from unicorn_async.step.layer_recording import LayerRecording
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.queue import CommandBuffer
@@ -51,7 +54,7 @@ class SharedRecordings:
         model: ModelSpec,
         memory: ModelMemory,
         limits: FrameLimits,
-        attention: GpuAttention,
+        attention: Sequence[GpuAttention],
         kv_plan: KVPlan,
     ) -> None:
         """Allocate the frame, whose residual stream is the last one of `memory`.
@@ -59,7 +62,7 @@ class SharedRecordings:
         Raises:
             OutOfMemoryError: it does not fit.
         """
-        self._row_bytes = 4 * model.hidden_size
+        self._row_bytes = [4 * columns for columns in residual_columns(model)]
         self._residual = memory.residuals[-1]
         self._copies: dict[Frame, tuple[CommandBuffer, CommandBuffer]] = {}  # a frame has one step of a load
         with contextlib.ExitStack() as made:
@@ -122,6 +125,6 @@ class SharedRecordings:
     def _copy_residual(
         self, recorder: CommandRecorder, turn: Turn, source: ResidualPlaces, target: ResidualPlaces
     ) -> None:
-        nbytes = turn.shape.tokens * self._row_bytes
-        for one, other in ((source.hidden, target.hidden), (source.branch, target.branch)):
-            recorder.copy(one.buffer, one.offset, other.buffer, other.offset, nbytes)
+        pairs = (source.hidden, target.hidden), (source.branch, target.branch)
+        for (one, other), row_bytes in zip(pairs, self._row_bytes, strict=True):
+            recorder.copy(one.buffer, one.offset, other.buffer, other.offset, turn.shape.tokens * row_bytes)

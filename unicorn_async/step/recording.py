@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.timed_recorder import TimedRecorder
 from unicorn_async.ops.sampling import SampleArguments, record_counts, record_sampling
+from unicorn_async.step.frame import MOST_UNCOUNTED
 from unicorn_async.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.step.attention_writer import AttentionParts
     from unicorn_async.step.frame import Frame, FrameLimits, StepShape
 
 _TIMED_DISPATCHES = 4096  # of one command buffer, at most
+_SEVERAL = 2  # tokens that are predicted one behind the other: their time is measured
 
 
 class Recording:
@@ -49,7 +52,7 @@ class Recording:
         self._frame = frame
         self._limits = limits
         self._pool = CommandPool(device, device.compute, shared=shared)
-        self._timestamps = TimestampPool(device, 2)
+        self._timestamps = TimestampPool(device, 3)
         self._buffers: dict[Hashable, CommandBuffer] = {}
         self._time_kernels = time_kernels
         self._timed: dict[Hashable, TimedRecorder] = {}
@@ -58,14 +61,24 @@ class Recording:
         """Return the commands before the first layer: start of the clock, token counts, embeddings."""
         return self._recorded(prologue_key(shape), lambda rec: self._prologue(rec, shape))
 
-    def tail(self, shape: StepShape) -> CommandBuffer:
-        """Return the commands after the last layer: output head, sampling, end of the clock."""
-        return self._recorded(tail_key(shape), lambda rec: self._tail(rec, shape))
+    def tail(self, shape: StepShape, work: AttentionParts | None = None) -> CommandBuffer:
+        """Return the commands after the last layer: output head, sampling, predictions, end of the clock.
+
+        Of a shape with predictions `work` is what their layer's attention has to do.
+        """
+        return self._recorded(tail_key(shape, work), lambda rec: self._tail(rec, shape, work))
 
     def device_seconds(self) -> tuple[float, float]:
         """Return how long the last step took, once it is done, and when it began, by the device's own clock."""
-        start, stop = self._frame.results.arrays["ticks"].tolist()
+        start, stop, _ = self._frame.results.arrays["ticks"].tolist()
         return self._timestamps.ticks_to_s(start, stop), self._timestamps.ticks_to_s(0, start)
+
+    def drafting_seconds(self, shape: StepShape) -> float:
+        """Return how much of the last step's time, of this shape, went to what it predicts behind a first token."""
+        if shape.num_drafts < _SEVERAL:
+            return 0.0
+        _, stop, began = self._frame.results.arrays["ticks"].tolist()
+        return self._timestamps.ticks_to_s(began, stop)
 
     def close(self) -> None:
         """Free the command buffers."""
@@ -104,12 +117,15 @@ class Recording:
             resets=step.resets,
             num_states=self._limits.sequences,
             marks=step.marks,
-            num_marks=shape.tokens,
+            num_marks=shape.tokens + MOST_UNCOUNTED,
             counts=self._memory.counts,
             vocab_size=self._model.vocab_size,
         )
 
-    def _tail(self, recorder: CommandRecorder, shape: StepShape) -> None:
+    def _predict(self, recorder: CommandRecorder, shape: StepShape, work: AttentionParts) -> None:
+        """Record what comes behind the step's tokens, where the device attends; nothing is predicted elsewhere."""
+
+    def _tail(self, recorder: CommandRecorder, shape: StepShape, work: AttentionParts | None) -> None:
         step, memory = self._frame.step, self._memory
         if shape.logit_rows:
             logits = self._decoder.record_head(recorder, step, self._limits.tokens, shape.logit_rows)
@@ -136,9 +152,12 @@ class Recording:
                 sums=memory.pooled_sums,
                 out=self._frame.pooled.address,
             )
+        if shape.has_predictions and work is not None:
+            self._predict(recorder, shape, work)
         recorder.timestamp(self._timestamps, 1)
         results = self._frame.results
-        recorder.copy_timestamps(self._timestamps, 0, 2, results.buffer, results.offset["ticks"])
+        stamps = 3 if shape.num_drafts >= _SEVERAL else 2
+        recorder.copy_timestamps(self._timestamps, 0, stamps, results.buffer, results.offset["ticks"])
         recorder.host_barrier()
 
 
@@ -147,7 +166,8 @@ def prologue_key(shape: StepShape) -> Hashable:
     return "prologue", shape.tokens, shape.has_counts
 
 
-def tail_key(shape: StepShape) -> Hashable:
+def tail_key(shape: StepShape, work: AttentionParts | None = None) -> Hashable:
     """Return what decides the commands of a tail."""
     sampled = shape.logit_rows, shape.samples, shape.path, shape.has_counts, shape.has_masks, shape.has_biases
-    return "tail", *sampled, shape.tokens if shape.has_pools else 0
+    predicted = (work, shape.num_drafts, shape.num_drafting) if shape.has_predictions else None
+    return "tail", *sampled, shape.tokens if shape.has_pools or predicted else 0, predicted

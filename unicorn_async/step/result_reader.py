@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
     from unicorn_async.step.frame import Frame, StepShape
+    from unicorn_async.step.further_tokens import FurtherTokens
     from unicorn_async.step.logits_copy import LogitsCopy
 
 
@@ -40,6 +41,22 @@ def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledTo
         )
         for row, (token_id, num_top) in enumerate(zip(ids, asking, strict=True))
     )
+
+
+def read_predictions(
+    frame: Frame, further: FurtherTokens | None, shape: StepShape, batch: Batch
+) -> tuple[tuple[int, ...], ...]:
+    """Return what was predicted to come behind each sampled token, once the step is done; none if nothing was."""
+    if not shape.num_drafts:
+        return ()
+    first = frame.results.arrays["predicted"]["token"][: batch.num_samples].tolist()
+    if shape.num_drafts == 1 or further is None:
+        return tuple((token,) for token in first)
+    behind, found, sequence = further.read(batch), list[tuple[int, ...]](), -1
+    for token, item in zip(first, (item for item in batch.scheduled if item.samples), strict=True):
+        sequence += not item.proposal
+        found.append((token, *behind[sequence]))
+    return tuple(found)
 
 
 def read_logits(copy: LogitsCopy, batch: Batch) -> tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...]:

@@ -15,20 +15,21 @@ from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.memory.model import ResidualPlaces
 from unicorn_async.step.attention_arguments import AttentionArguments
-from unicorn_async.step.attention_writer import AttentionWriter
+from unicorn_async.step.attention_writer import AttentionWriter, GroupCut
 from unicorn_async.step.batch_writer import BatchWriter
 from unicorn_async.step.frame import Frame, FrameLimits
+from unicorn_async.step.further_tokens import FurtherTokens
 from unicorn_async.step.kernel_times import KernelTimes
 from unicorn_async.step.layer_cache import SharedRecordings, Turn
 from unicorn_async.step.layer_recording import LayerRecording
 from unicorn_async.step.load_steps import LoadSteps
 from unicorn_async.step.logits_copy import LogitsCopy
 from unicorn_async.step.result import StepResult
-from unicorn_async.step.result_reader import read_logits, read_tokens
+from unicorn_async.step.result_reader import read_logits, read_predictions, read_tokens
 from unicorn_async.step.submission_plan import SubmissionPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
@@ -56,6 +57,7 @@ class RecordedFrame:
     attention: AttentionArguments
     recording: LayerRecording
     copy: LogitsCopy
+    further: FurtherTokens | None  # of a model that predicts
     made: contextlib.ExitStack
     spare: Arena | None  # what the residual stream lies in, where only a load needs it
     busy: bool = False
@@ -63,7 +65,8 @@ class RecordedFrame:
     @property
     def nbytes(self) -> int:
         spare = 0 if self.spare is None else self.spare.allocated_bytes
-        return self.frame.nbytes + self.attention.nbytes + self.copy.nbytes + spare
+        further = 0 if self.further is None else self.further.nbytes
+        return self.frame.nbytes + self.attention.nbytes + self.copy.nbytes + spare + further
 
 
 class Runner:
@@ -72,7 +75,7 @@ class Runner:
     `follow_load` has to run beside the first steps: it submits those that come while layers are missing. There are
     more frames for these, made when the ones before are in use, which `free_spare_frames` frees after them.
 
-    Every layer takes the steps in the order in which they were submitted.
+    Every layer takes the steps in the order in which they were submitted. `attention` is by block group.
     """
 
     def __init__(
@@ -83,17 +86,21 @@ class Runner:
         memory: ModelMemory,
         kv_plan: KVPlan,
         decoder: Decoder,
-        attention: GpuAttention,
+        attention: Sequence[GpuAttention],
         readiness: LayerReadiness,
     ) -> None:
         rows = memory.logits.nbytes // (4 * model.vocab_size)
-        self._limits = FrameLimits.of(options, kv_plan, attention.plan, rows, has_runs=model.has_fixed_state)
+        plans = [each.plan for each in attention]
+        self._limits = FrameLimits.of(
+            options, kv_plan, plans, rows, has_runs=model.has_fixed_state, predicts=model.predicts
+        )
         self._device = device
         self._model = model
         self._readiness = readiness
-        windows = [group.window for group in kv_plan.groups]
+        groups = kv_plan.groups if model.attends else ()
+        cuts = [GroupCut(group.window, plan) for group, plan in zip(groups, plans, strict=True)]
         self._writer = BatchWriter(self._limits)
-        self._attention_writer = AttentionWriter(options.block_size, windows, attention.plan)
+        self._attention_writer = AttentionWriter(options.block_size, cuts)
         self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
         self.kernel_times = KernelTimes() if options.time_kernels else None
         self._loading = LoadSteps(device.compute, readiness, model.num_layers)
@@ -114,6 +121,18 @@ class Runner:
                 made.callback(frame.close)
                 attends = AttentionArguments(device, self._limits, memory.decode_scratch, f"attention frame {index}")
                 made.callback(attends.close)
+                further = None
+                if model.predicts:
+                    further = FurtherTokens(
+                        device,
+                        self._limits,
+                        memory.decode_scratch,
+                        residual.addresses,
+                        group=kv_plan.group_of(model.num_layers),
+                        block_size=options.block_size,
+                        name=f"predictions {index}",
+                    )
+                    made.callback(further.close)
                 recording = LayerRecording(
                     device,
                     decoder,
@@ -124,12 +143,13 @@ class Runner:
                     attention,
                     attends,
                     kv_plan,
+                    further,
                     time_kernels=options.time_kernels,
                 )
                 made.callback(recording.close)
                 copy = LogitsCopy(device, memory.logits, model.vocab_size)
                 made.callback(copy.close)
-                return RecordedFrame(frame, residual, attends, recording, copy, made.pop_all(), spare)
+                return RecordedFrame(frame, residual, attends, recording, copy, further, made.pop_all(), spare)
 
         self._make_frame = make_frame
         self._recorded: list[RecordedFrame] = []
@@ -229,6 +249,8 @@ class Runner:
         await recorded.frame.prepare(batch, self._model.hidden_size)
         shape = self._writer.write(batch, recorded.frame)
         work = self._attention_writer.write(batch, recorded.attention, shape.tokens)
+        if recorded.further is not None and shape.num_drafting:
+            recorded.further.write(batch, recorded.frame, self._attention_writer, shape.num_drafting)
         recording, num_layers = recorded.recording, self._model.num_layers
         evaluated = sum(item.num_tokens for item in batch.scheduled if item.sequence.want_logits)
         if evaluated:
@@ -236,8 +258,11 @@ class Runner:
 
         def tail() -> list[CommandBuffer]:
             if not evaluated:
-                return [recording.tail(shape)]
-            return [recording.tail(shape), recorded.copy.commands(batch.num_samples, evaluated)]  # logits for the host
+                return [recording.tail(shape, work)]
+            return [
+                recording.tail(shape, work),
+                recorded.copy.commands(batch.num_samples, evaluated),
+            ]  # logits for the host
 
         if self.is_loading:  # what is recorded needs memory, and the last layers may have none yet
             assert self._shared is not None, "it is freed behind the load's last step"
@@ -247,7 +272,8 @@ class Runner:
             return SubmittedStep(self, recorded, batch, shape, work, behind, ())
         size = self._submissions.layers_per_submission(shape.tokens)
         parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
-        if not recording.has(shape, work, parts):
+        was_recorded = not recording.has(shape, work, parts)
+        if was_recorded:
             await run_to_end(lambda: recording.record(shape, work, parts))
         value, waits = 0, self._loading.waits
         commands = [recording.prologue(shape)]
@@ -257,7 +283,7 @@ class Runner:
                 commands += tail()
             value = self._device.compute.submit(commands, waits=waits)
             commands, waits = [], ()
-        return SubmittedStep(self, recorded, batch, shape, work, value, tuple(parts))
+        return SubmittedStep(self, recorded, batch, shape, work, value, tuple(parts), was_recorded)
 
     async def collect(self, step: SubmittedStep) -> StepResult:
         """Wait for a step and read its results."""
@@ -273,7 +299,18 @@ class Runner:
         tokens = read_tokens(step.recorded.frame, step.shape, step.batch)
         logits = read_logits(step.recorded.copy, step.batch)
         pooled = step.recorded.frame.pooled.read(step.batch)
-        result = StepResult(step.batch, tokens, logits, device_s, start_s, waited=not step.parts, pooled=pooled)
+        result = StepResult(
+            step.batch,
+            tokens,
+            logits,
+            device_s,
+            start_s,
+            waited=not step.parts,
+            was_recorded=step.was_recorded,
+            pooled=pooled,
+            predicted=read_predictions(step.recorded.frame, step.recorded.further, step.shape, step.batch),
+            drafting_s=step.recorded.recording.drafting_seconds(step.shape),
+        )
         step.recorded.busy = False
         return result
 
@@ -305,7 +342,7 @@ class SubmittedStep:
     """A step in flight.
 
     `value` is that of the queue's timeline at its end, or what will say it. `parts` are the layers of each of its
-    submissions, none if it began while layers were loaded.
+    submissions, none if it began while layers were loaded; one `was_recorded` had to wait until its commands were.
     """
 
     runner: Runner
@@ -315,6 +352,7 @@ class SubmittedStep:
     work: AttentionParts
     value: int | LoadingStep
     parts: tuple[tuple[int, int], ...]
+    was_recorded: bool = False
 
     @property
     def layers_followed(self) -> int | None:

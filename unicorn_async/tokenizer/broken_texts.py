@@ -23,6 +23,7 @@ def contributed(messages: Iterable[ChatMessage], tools: Iterable[Mapping[str, ob
 
 def _texts_of(message: ChatMessage) -> Iterator[str]:
     yield message.content
+    yield message.thoughts
     for call in message.tool_calls:
         yield from (call.id, call.name, call.arguments)
     if message.tool_call_id is not None:
@@ -36,7 +37,8 @@ def broken_message(message: ChatMessage, broken: Callable[[str], str]) -> ChatMe
         for call in message.tool_calls
     )
     call_id = None if message.tool_call_id is None else broken(message.tool_call_id)
-    return replace(message, content=broken(message.content), tool_calls=calls, tool_call_id=call_id)
+    content, thoughts = broken(message.content), broken(message.thoughts)
+    return replace(message, content=content, tool_calls=calls, tool_call_id=call_id, thoughts=thoughts)
 
 
 def _strings_in(value: object) -> Iterator[str]:

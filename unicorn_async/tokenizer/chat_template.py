@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.tokenizer.message import ChatMessage
 
+_CHANNEL, _THOUGHT_CHANNEL = "<|channel|>", "<|channel>thought"
 ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 
@@ -79,11 +80,11 @@ class ChatTemplate:
     ) -> str:
         """Render with the arguments of calls as objects, or as text where the template joins them to other texts."""
         try:
-            return self._rendered(_conversation(messages, _arguments), add_generation_prompt, variables, tools)
+            return self._rendered(self._conversation(messages, _arguments), add_generation_prompt, variables, tools)
         except TypeError:
             if not any(message.tool_calls for message in messages):
                 raise
-            return self._rendered(_conversation(messages, str), add_generation_prompt, variables, tools)
+            return self._rendered(self._conversation(messages, str), add_generation_prompt, variables, tools)
 
     def _rendered(
         self,
@@ -108,27 +109,35 @@ class ChatTemplate:
             parts.append(part)
         return "".join(parts)
 
+    def _conversation(
+        self, messages: Sequence[ChatMessage], arguments: Callable[[str], object]
+    ) -> list[dict[str, object]]:
+        """The messages as templates know them; a tool's message has the tool's name, too.
 
-def _conversation(messages: Sequence[ChatMessage], arguments: Callable[[str], object]) -> list[dict[str, object]]:
-    """The messages as templates know them; a tool's message has the tool's name, too."""
-    found: list[dict[str, object]] = []
-    names: dict[str | None, str] = {}
-    for message in messages:
-        entry: dict[str, object] = {"role": message.role, "content": message.content}
-        if message.tool_calls:
-            names.update((call.id, call.name) for call in message.tool_calls)
-            entry["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": arguments(call.arguments)},
-                }
-                for call in message.tool_calls
-            ]
-        if message.tool_call_id is not None:
-            entry |= {"tool_call_id": message.tool_call_id, "name": names.get(message.tool_call_id, "")}
-        found.append(entry)
-    return found
+        Thoughts before a call are for templates with channels: gpt-oss's take them or a text, Gemma 4's both.
+        """
+        found: list[dict[str, object]] = []
+        names: dict[str | None, str] = {}
+        for message in messages:
+            entry: dict[str, object] = {"role": message.role, "content": message.content}
+            if message.tool_calls:
+                names.update((call.id, call.name) for call in message.tool_calls)
+                entry["tool_calls"] = [
+                    {
+                        "id": call.id,
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": arguments(call.arguments)},
+                    }
+                    for call in message.tool_calls
+                ]
+                if message.thoughts and not message.content and _CHANNEL in self.source:
+                    entry["thinking"] = message.thoughts
+                if message.thoughts and _THOUGHT_CHANNEL in self.source:
+                    entry["reasoning_content"] = message.thoughts
+            if message.tool_call_id is not None:
+                entry |= {"tool_call_id": message.tool_call_id, "name": names.get(message.tool_call_id, "")}
+            found.append(entry)
+        return found
 
 
 def _arguments(text: str) -> object:

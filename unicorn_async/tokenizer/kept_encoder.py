@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import RequestError, TokenizerLostError, UnicornError
+from unicorn_async.errors import RequestError, TokenizerLostError
 from unicorn_async.tokenizer.encoder import WholeNeededError
 from unicorn_async.tokenizer.excerpt import Excerpts
 from unicorn_async.tokenizer.library_errors import library_errors
@@ -48,7 +48,6 @@ class KeptEncoder:
         self.pieces = KeptPieces(kept.pieces, kept.strip)
         self._process = process
         self._excerpts: Excerpts | None = Excerpts(kept)
-        self._failure: UnicornError | None = None
         self._whole: Future[None] = Future()
         self._whole.set_running_or_notify_cancel()  # who waits for it and is cancelled leaves it to others
         threading.Thread(target=self._wait, name="whole tokenizer", daemon=True).start()
@@ -59,8 +58,6 @@ class KeptEncoder:
         if ids is not None:
             return ids
         self._whole.result()
-        if self._failure is not None and not isinstance(self._failure, TokenizerLostError):
-            raise self._failure
         return self._process.encode(text, with_control=with_control)
 
     def encode_part(self, text: str, *, with_control: bool) -> list[int] | None:
@@ -92,9 +89,8 @@ class KeptEncoder:
 
     def _wait(self) -> None:
         try:
-            self._process.tokenizer()
-        except UnicornError as exc:
-            self._failure = exc
+            self._process.make()
+        except TokenizerLostError as exc:  # who needs it asks the process, which is started again
             _log.debug("the whole tokenizer: %s", exc)
         else:
             self._excerpts = None  # with the tables that only it needs

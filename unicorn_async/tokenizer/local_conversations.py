@@ -11,6 +11,7 @@ from unicorn_async.tokenizer.broken_texts import broken_message, broken_strings,
 from unicorn_async.tokenizer.chat_template import ChatTemplate
 from unicorn_async.tokenizer.control_tokens import ControlStrings, unused_mark
 from unicorn_async.tokenizer.conversation import ChatText
+from unicorn_async.tokenizer.system_text import SYSTEM, before_users, leaves_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ class LocalConversations:
     def __init__(self, source: TemplateSource) -> None:
         self._template = ChatTemplate(source.text, source.variables)
         self._control = ControlStrings(source.control)
+        self._left_out: dict[tuple[str, bool], bool] = {}  # roles that were tried, at the start and later
 
     @property
     def names(self) -> frozenset[str]:
@@ -41,10 +43,17 @@ class LocalConversations:
         return self
 
     def text(self, conversation: Conversation) -> ChatText:
-        """Return a conversation as text; see `Conversations.text`."""
+        """Return a conversation as text; see `Conversations.text`.
+
+        Where the template leaves system messages out, what they say stands before what the user says next.
+        """
+        messages = conversation.messages
+        left_out = [self._leaves_out(message.role, not index) for index, message in enumerate(messages)]
+        if any(left_out):
+            messages = before_users(messages, left_out)
+            conversation = replace(conversation, messages=messages)
         if not conversation.continue_final:
             return self._render(conversation)
-        messages = conversation.messages
         if not messages or messages[-1].role != "assistant":
             raise RequestError("the last message: expected one of the assistant's, to go on with")
         end = self._unused_mark(conversation)
@@ -53,6 +62,14 @@ class LocalConversations:
         if text.count(end) != 1:
             raise RequestError(f"the chat template has the last message's end {text.count(end)} times, not once")
         return ChatText(text[: text.index(end)], mark)
+
+    def _leaves_out(self, role: str, at_start: bool) -> bool:
+        if role not in SYSTEM:
+            return False
+        place = (role, at_start)
+        if place not in self._left_out:
+            self._left_out[place] = leaves_out(self._template, role, at_start=at_start)
+        return self._left_out[place]
 
     def _render(self, conversation: Conversation) -> ChatText:
         """The conversation as text.

@@ -18,15 +18,21 @@ class ToolCall:
 class ChatMessage:
     """Who says it ("system", "developer", "user", "assistant" or "tool"), and what.
 
-    An assistant's message may have calls of tools, and a tool's message names the call that it answers.
+    An assistant's message may have calls of tools, with the thoughts that came before them, and a tool's message names
+    the call that it answers.
     """
 
     role: str
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    thoughts: str = ""
 
     @property
     def chars(self) -> int:
-        """Characters of the content, and of calls."""
-        return len(self.content) + sum(len(call.name) + len(call.arguments) for call in self.tool_calls)
+        """Characters of the content, of thoughts, and of calls."""
+        return (
+            len(self.content)
+            + len(self.thoughts)
+            + sum(len(call.name) + len(call.arguments) for call in self.tool_calls)
+        )

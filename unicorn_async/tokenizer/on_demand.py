@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from unicorn_async.errors import TokenizerLostError, UnicornError
+from unicorn_async.tokenizer.outage import Outage
 from unicorn_async.tokenizer.process import TokenizerProcess
 
 if TYPE_CHECKING:
     from unicorn_async.tokenizer.apart import Call
     from unicorn_async.tokenizer.worker import Source
 
-_log = logging.getLogger(__name__)
+_NAME = "the tokenizer's process for long texts"
 
 
 class OnDemandProcess:
-    """Starts a tokenizer's process where one is needed, and ends it when it no longer is; close it at the end."""
+    """Starts a tokenizer's process where one is needed, and ends it when it no longer is; close it at the end.
+
+    One that can't be started is tried again, so that its `outage` ends though nobody has long texts.
+    """
+
+    part: ClassVar = "long_texts"
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -25,6 +30,12 @@ class OnDemandProcess:
         self._process: TokenizerProcess | None = None
         self._num_calls = 0
         self._is_closed = False
+        self._outage = Outage(_NAME, self._revive)
+
+    @property
+    def outage(self) -> str | None:
+        """Why no long text can be encoded now; None if it can, or nobody knows of a reason."""
+        return self._outage.reason
 
     def run(self, call: Call) -> list[int]:
         """Make a call; see `Apart`."""
@@ -36,6 +47,7 @@ class OnDemandProcess:
 
     def close(self) -> None:
         """End the process, if there is one; whoever waits for an answer gets an error."""
+        self._outage.close()
         with self._lock:
             self._is_closed = True
             process, self._process = self._process, None
@@ -47,24 +59,28 @@ class OnDemandProcess:
             if self._is_closed:
                 raise TokenizerLostError("the tokenizer is closed")
             if self._process is None:
-                process = TokenizerProcess(self._source)
-                try:
-                    process.tokenizer()
-                except TokenizerLostError:
-                    process.close()
-                    raise
-                except UnicornError as exc:  # of its files, which were good: no fault of who asks, and with their path
-                    process.close()
-                    _log.error("the tokenizer's process can't be started for a long text: %s", exc)
-                    raise TokenizerLostError(
-                        "the model's files are not what they were: no long text is encoded"
-                    ) from exc
-                except BaseException:
-                    process.close()
-                    raise
-                self._process = process
+                self._process = self._started()
             self._num_calls += 1
             return self._process
+
+    def _started(self) -> TokenizerProcess:
+        """Start the process, where it is noted whether there is one."""
+        try:
+            process = _made(self._source)
+        except TokenizerLostError as exc:
+            self._outage.begin(exc, str(exc))
+            raise
+        except UnicornError as exc:  # of its files, which were good: no fault of who asks, and with their path
+            reason = "the model's files are not what they were: no long text is encoded"
+            self._outage.begin(exc, reason)
+            raise TokenizerLostError(reason) from exc
+        self._outage.end()
+        return process
+
+    def _revive(self) -> None:
+        with self._lock:
+            if self.outage is not None and not self._is_closed:
+                self._started().close()
 
     def _end(self) -> None:
         with self._lock:
@@ -74,3 +90,13 @@ class OnDemandProcess:
             process, self._process = self._process, None
         if process is not None:
             process.close()
+
+
+def _made(source: Source) -> TokenizerProcess:
+    process = TokenizerProcess(source)
+    try:
+        process.tokenizer()
+    except BaseException:
+        process.close()
+        raise
+    return process

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from unicorn_async.errors import TokenizerLostError, UnicornError
 from unicorn_async.tokenizer.caller import caller
-from unicorn_async.tokenizer.child import Child, connected, limit_waits, shut
+from unicorn_async.tokenizer.child import connected, limit_waits, shut
 from unicorn_async.tokenizer.conversation import ChatText
-from unicorn_async.tokenizer.outage import Outage
+from unicorn_async.tokenizer.lasting_child import LastingChild
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import BESIDE, SERVING, Work
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NAME = "the tokenizer's process"
+_CHANGED = "the model's files are not what they were"
 _ANSWER_S = 10.0  # for what takes milliseconds: a process that takes longer is stopped, or out of reach
 _START_S = 300.0  # for the largest vocabulary, on a machine that does much else
 _CHARS_PER_S = 10_000  # of a text; the library does a hundred times as many
@@ -39,20 +39,18 @@ class TokenizerProcess:
     Until `tokenizer` has returned there is nothing to encode with. The process ends with this one, however that ends.
     """
 
+    part: ClassVar = "tokenizer"
+
     def __init__(self, source: Source, *, keep_in: Path | None = None, in_background: bool = False) -> None:
         """Start it; the others as in `Work`."""
-        self._child = _started()
         self._work = Work(source, keep_in, in_background)
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._num_failures = 0
-        self._outage = Outage(_NAME, self._revive)
+        self._child = LastingChild("worker", _NAME, _CHANGED, prepare=self._make_anew, retry=self._replace)
         self.pieces = RemotePieces(self)
 
     @property
     def outage(self) -> str | None:
         """Why no text can be encoded now; None if it can, or nobody knows of a reason."""
-        return self._outage.reason
+        return self._child.outage
 
     @property
     def pid(self) -> int:
@@ -65,10 +63,21 @@ class TokenizerProcess:
         Raises:
             TokenizerError: the model's tokenizer can't be used, or the process was closed meanwhile.
         """
-        with self._lock:
+        with self._child.held():
             answer = self._answered(self._work, _START_S)
         facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", answer)
         return Tokenizer(self, facts, apart=self)
+
+    def make(self) -> None:
+        """Wait until the tokenizer is made, in place of `tokenizer` where all that this tells was kept.
+
+        Files that can't be used were good when that was kept: it is an outage, and they are tried again.
+
+        Raises:
+            TokenizerLostError: it can't be had, now or ever.
+        """
+        with self._child.held(), self._child.noted():
+            self._answered(self._work, _START_S)
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
         """Return the ids; see `Encoder.encode`."""
@@ -92,7 +101,7 @@ class TokenizerProcess:
         try:
             return self._run(call)
         except TokenizerLostError:
-            if self._is_closed or caller().has_gone:
+            if self._child.is_closed or caller().has_gone:
                 raise
             return self._run(call)
 
@@ -120,7 +129,7 @@ class TokenizerProcess:
         try:
             connection.recv_bytes(len(SERVING))
         except BlockingIOError:
-            with self._lock:
+            with self._child.lock:
                 if self.pid == pid:  # else another has found it stopped, too
                     self._give_up(_ANSWER_S)
             raise
@@ -131,12 +140,11 @@ class TokenizerProcess:
 
     def _hand_over(self, descriptor: int) -> int:
         """Have the process make a copy of itself that serves the other end of a socket; return the process's number."""
-        with self._lock:
+        with self._child.held():
             try:
                 self._send_descriptor(descriptor)
             except OSError:
-                self._child.kill()  # if it has not ended, it waits for what does not come
-                self._start_again()
+                self._replace()  # if it has not ended, it waits for what does not come
                 try:
                     self._send_descriptor(descriptor)
                 except OSError as exc:
@@ -157,14 +165,12 @@ class TokenizerProcess:
         Raises:
             TokenizerLostError: it ended again, can't be started, or was closed.
         """
-        num_failures = self._num_failures
-        with self._lock:
-            if self._num_failures != num_failures and self.outage is not None:
-                raise TokenizerLostError(self.outage)
+        with self._child.held():
             try:
                 return self._answered(request, seconds)
             except TokenizerLostError:
-                self._start_again()
+                with self._child.noted():
+                    self._child.start_again()
                 return self._answered(request, seconds)
 
     def _answered(self, request: object, seconds: float) -> object:
@@ -184,47 +190,18 @@ class TokenizerProcess:
                 del answer  # whose traceback has this frame: the two, and the text, would be there for long
         return answer
 
-    def _start_again(self) -> None:
-        """Replace the process, with the lock held: not beside `close`."""
-        if self._is_closed:
-            raise TokenizerLostError("the tokenizer's process has ended")
-        if self.outage is None:
-            _log.warning("the tokenizer's process has ended (%s); it is started again", self._child.wait())
-        self._child.connection.close()
-        try:
-            self._child = _started()
-            self._answered(self._work._replace(keep_in=None, in_background=False), _START_S)
-        except TokenizerLostError as exc:
-            self._fail(exc, str(exc))
-            raise
-        except UnicornError as exc:  # of its files, which were good: no fault of who asks, and with their path
-            self._fail(exc, reason := f"{_NAME} can't be started again: the model's files are not what they were")
-            raise TokenizerLostError(reason) from exc
-        self._outage.end()
+    def _replace(self) -> None:
+        """Have another process, with the lock held, whether or not this one has ended."""
+        self._child.kill()
+        with self._child.noted():
+            self._child.start_again()
 
-    def _fail(self, error: UnicornError, reason: str) -> None:
-        self._num_failures += 1
-        if not self._is_closed:
-            self._outage.begin(error, reason)
-
-    def _revive(self) -> None:
-        with self._lock:
-            if self.outage is not None and not self._is_closed:
-                self._child.kill()
-                self._start_again()
+    def _make_anew(self) -> None:
+        self._answered(self._work._replace(keep_in=None, in_background=False), _START_S)
 
     def close(self) -> None:
         """End the process; whoever waits for an answer gets an error."""
-        self._is_closed = True
-        self._outage.close()
-        self._child.kill()
-        with self._lock:  # a process that is started beside this is another one
-            self._child.kill()
-            self._child.connection.close()
-
-
-def _started() -> Child:
-    return Child("worker", _NAME)
+        self._child.close()
 
 
 def _num_chars(call: Call) -> int:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
-import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from unicorn_async.errors import TokenizerError, TokenizerLostError
 from unicorn_async.tokenizer.apart import LONG_CHARS
 from unicorn_async.tokenizer.caller import caller
-from unicorn_async.tokenizer.child import Child, connected, shut
+from unicorn_async.tokenizer.child import connected, shut
 from unicorn_async.tokenizer.conversation import ChatText, Conversation, RenderingSlowError
-from unicorn_async.tokenizer.outage import Outage
+from unicorn_async.tokenizer.lasting_child import LastingChild
 from unicorn_async.tokenizer.template_limits import MAX_SECONDS, PATIENCE, SHORT_SECONDS
 from unicorn_async.tokenizer.template_messages import LATE, READY, Rendering, unpacked
 
@@ -23,9 +21,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.tokenizer.conversation import TemplateSource
 
-_log = logging.getLogger(__name__)
-
 _NAME = "the chat template's process"
+_SPOILT = "its template can't be prepared any more"
 _MAX_ANSWER = 1 << 27  # bytes: more than the longest text has
 _LATE_S = 1.0  # after its time, a copy that has neither answered nor ended is stopped, or out of reach
 
@@ -37,19 +34,18 @@ class TemplateProcess:
     rendered in one, of its own where it may take all of its time (see `hasty`).
     """
 
+    part: ClassVar = "chat_template"
+
     def __init__(self) -> None:
-        self._child = _started()
+        self._child = LastingChild("template_worker", _NAME, _SPOILT, prepare=self._prepare_anew, retry=self._look)
         self._source: TemplateSource | None = None
         self._names: frozenset[str] = frozenset()
-        self._lock = threading.Lock()
         self._idle: list[Connection] = []  # to copies that others wait for
-        self._is_closed = False
-        self._outage = Outage(_NAME, self._revive)
 
     @property
     def outage(self) -> str | None:
         """Why no conversation can be rendered now; None if it can, or nobody knows of a reason."""
-        return self._outage.reason
+        return self._child.outage
 
     @property
     def pid(self) -> int:
@@ -67,7 +63,7 @@ class TemplateProcess:
         Raises:
             TokenizerError: the template is not valid, or the process was closed meanwhile.
         """
-        with self._lock:
+        with self._child.held():
             self._source = source
             self._names = self._prepared(source)
             self._idle.append(self._copy(SHORT_SECONDS))
@@ -95,18 +91,14 @@ class TemplateProcess:
         try:
             return self._render(rendering)
         except TokenizerLostError:
-            if self._is_closed or caller().has_gone:
+            if self._child.is_closed or caller().has_gone:
                 raise
             return self._render(rendering)
 
     def close(self) -> None:
         """End the process; whoever waits for a text gets an error."""
-        self._is_closed = True
-        self._outage.close()
-        self._child.kill()
-        with self._lock:  # a process that is started beside this is another one
-            self._child.kill()
-            self._child.connection.close()
+        self._child.close()
+        with self._child.lock:
             self._drop_idle()
 
     def _render(self, rendering: Rendering) -> ChatText:
@@ -126,35 +118,27 @@ class TemplateProcess:
             if time.monotonic() - began >= rendering.seconds:
                 raise RenderingSlowError from exc
             if rendering.is_hasty:
-                with self._lock:
+                with self._child.lock:
                     self._drop_idle()  # which may have ended with it
             raise TokenizerLostError("the process that rendered the conversation has ended") from exc
         finally:
             self._give_back(connection, is_sound)
 
     def _connection(self, seconds: float, is_hasty: bool) -> Connection:
-        with self._lock:
+        with self._child.held():
             return self._idle.pop() if is_hasty and self._idle else self._found_copy(seconds)
 
     def _found_copy(self, seconds: float) -> Connection:
         """As `_copy`, where it is noted whether there is one."""
-        try:
-            connection = self._copy(seconds)
-        except TokenizerLostError as exc:
-            if not self._is_closed:
-                self._outage.begin(exc, str(exc))
-            raise
-        self._outage.end()
-        return connection
+        with self._child.noted():
+            return self._copy(seconds)
 
-    def _revive(self) -> None:
-        with self._lock:
-            if self.outage is not None and not self._is_closed:
-                self._found_copy(SHORT_SECONDS).close()
+    def _look(self) -> None:
+        self._found_copy(SHORT_SECONDS).close()
 
     def _give_back(self, connection: Connection, is_sound: bool) -> None:
-        with self._lock:
-            if is_sound and not self._is_closed:
+        with self._child.lock:
+            if is_sound and not self._child.is_closed:
                 self._idle.append(connection)
             else:
                 connection.close()
@@ -183,14 +167,12 @@ class TemplateProcess:
         return connection
 
     def _start_again(self) -> None:
-        if self._is_closed or self._source is None:
-            raise TokenizerLostError(f"{_NAME} has ended")
         self._child.kill()  # if it has not ended, it is stopped, or there may be no more processes
-        if self.outage is None:
-            _log.warning("%s has ended (%s); it is started again", _NAME, self._child.wait())
-        self._child.connection.close()
         self._drop_idle()
-        self._child = _started()
+        self._child.start_again()
+
+    def _prepare_anew(self) -> None:
+        assert self._source is not None, "it was prepared before"
         self._prepared(self._source)
 
     def _prepared(self, source: TemplateSource) -> frozenset[str]:
@@ -233,7 +215,3 @@ class HastyConversations:
         if len(found.text) > 2 * LONG_CHARS:
             raise RenderingSlowError
         return found
-
-
-def _started() -> Child:
-    return Child("template_worker", _NAME)

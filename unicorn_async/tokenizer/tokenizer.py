@@ -15,9 +15,11 @@ from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder, WholeNeeded
 from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
 from unicorn_async.tokenizer.files import TokenizerFiles, check_model
 from unicorn_async.tokenizer.gguf.backend import backend_of
-from unicorn_async.tokenizer.gguf.vocabulary import GgufVocabulary
+from unicorn_async.tokenizer.gguf.vocabulary import WORLD, GgufVocabulary
 from unicorn_async.tokenizer.library_errors import library_errors
 from unicorn_async.tokenizer.stream_decoder import StreamDecoder
+from unicorn_async.tokenizer.world_encoder import WorldEncoder
+from unicorn_async.tokenizer.world_vocabulary import FILE_NAME, WorldVocabulary, gguf_files
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.message import ChatMessage
     from unicorn_async.tokenizer.pieces import PieceTable
 
-THINKING_MARKS = ("<think>", "</think>")
+_THINKING = ("<think>", "</think>")
+_CHANNEL = ("<|channel>", "<channel|>")  # Gemma 4's, whose thoughts are in a channel of that name
+_ANALYSIS = "<|channel|>analysis"  # gpt-oss's channel of thoughts
 _SPACES = (" ", "▁")
 _MAX_SPELLING_DEPTH = 32  # a control token spelled out in plain ones, which may hold another
 
@@ -37,7 +41,7 @@ T = TypeVar("T")
 
 
 class Tokenizer:
-    """Encodes and decodes by a tokenizer.json or a GGUF file's vocabulary; thread-safe.
+    """Encodes and decodes by a tokenizer.json, a world vocabulary or a GGUF file's; thread-safe.
 
     Control tokens (those that tokenizer.json, the vocabulary or the model's configuration marks as special, and the end
     tokens) come from the chat template alone: typed by a user they are plain text. `pieces` has the tokens' bytes,
@@ -53,7 +57,8 @@ class Tokenizer:
         self.eos_token_ids = facts.eos_token_ids
         self.bos_token_id = facts.bos_token_id
         self.control_ids = frozenset(facts.control)
-        self.hidden_ids = frozenset(i for i, token in facts.control.items() if token.content not in THINKING_MARKS)
+        shown = _CHANNEL if self._has_channels else _THINKING
+        self.hidden_ids = frozenset(i for i, token in facts.control.items() if token.content not in shown)
         self.pieces = encoder.pieces
         self._control = ControlTokens(facts.control)
         self._prefix = list(facts.prefix)
@@ -66,10 +71,12 @@ class Tokenizer:
         Raises:
             TokenizerError: tokenizer.json is missing, damaged or of a kind that is not supported.
         """
-        path = directory / "tokenizer.json"
-        if not path.is_file():
+        path, world = directory / "tokenizer.json", directory / FILE_NAME
+        if not path.is_file() and not world.is_file():
             raise TokenizerError(f"{directory}: tokenizer.json is missing")
         files = TokenizerFiles.read(directory)
+        if not path.is_file():
+            return cls._of_world(WorldVocabulary.read(world), files)
         check_model(path)
         with library_errors(str(path)):
             return cls._of(tokenizers.Tokenizer.from_file(str(path)), files)
@@ -82,6 +89,9 @@ class Tokenizer:
             TokenizerError: it is missing, damaged or of a kind that is not supported.
         """
         vocabulary = GgufVocabulary.read(metadata)
+        if vocabulary.model == WORLD:
+            tokens = WorldVocabulary.of_gguf(vocabulary.tokens, vocabulary.types)
+            return cls._of_world(tokens, gguf_files(vocabulary.files()))
         with library_errors("tokenizer.ggml"):
             return cls._of(backend_of(vocabulary), vocabulary.files())
 
@@ -90,14 +100,17 @@ class Tokenizer:
         encoder = BackendEncoder(backend)
         return cls(encoder, facts_of(backend, files))
 
+    @classmethod
+    def _of_world(cls, vocabulary: WorldVocabulary, files: TokenizerFiles) -> Self:
+        return cls(WorldEncoder(vocabulary), vocabulary.facts(files))
+
     @property
-    def outage(self) -> str | None:
-        """Why no text, or no conversation, can be encoded now: a process that it needs can't be had. None if it can."""
-        for part in (self._apart, self._conversations):
-            reason: str | None = getattr(part, "outage", None)
-            if reason is not None:
-                return reason
-        return None
+    def outages(self) -> dict[str, str]:
+        """Why `tokenizer`, `long_texts` or `chat_template` are not to be had now: a process of theirs is not."""
+        named = (
+            (getattr(part, "part", ""), getattr(part, "outage", None)) for part in (self._apart, self._conversations)
+        )
+        return {part: reason for part, reason in named if reason is not None}
 
     def with_apart(self, apart: Apart) -> Tokenizer:
         """Return the same tokenizer, which has long texts encoded elsewhere."""
@@ -180,8 +193,19 @@ class Tokenizer:
 
     @property
     def thinks(self) -> bool:
-        """Whether the model may think before it answers, by its chat template: between `<think>` and `</think>`."""
-        return THINKING_MARKS[1] in (self._facts.chat_template or "")
+        """Whether the model may think before it answers, by its chat template: between its marks, or in a channel."""
+        template = self._facts.chat_template or ""
+        return self.thinking_marks[1] in template or _ANALYSIS in template
+
+    @property
+    def thinking_marks(self) -> tuple[str, str]:
+        """What stands around a model's thoughts, if it has some."""
+        return (f"{_CHANNEL[0]}thought", _CHANNEL[1]) if self._has_channels else _THINKING
+
+    @property
+    def _has_channels(self) -> bool:
+        template = self._facts.chat_template or ""
+        return all(mark in template for mark in _CHANNEL)
 
     @property
     def template_names(self) -> frozenset[str]:

@@ -141,7 +141,7 @@ def _serve(connection: Connection, tokenizer: Tokenizer, keep_in: Path | None) -
     while True:
         while len(table) < num_ids and not connection.poll():
             add(_STEP)
-        if keep_in is not None and len(table) == num_ids:
+        if keep_in is not None and isinstance(tokenizer.encoder, BackendEncoder) and len(table) == num_ids:
             _keep(connection, tokenizer, table, keep_in)
             keep_in = None
         request = connection.recv()

@@ -1,7 +1,8 @@
 """What becomes of a table of measured choices when a device is opened: the choices that fit are used, others are not.
 
 A table that is damaged or was measured with other shaders is ignored as a whole, a choice that is none of the
-candidates, or was measured against another rule than today's, alone. A line in the log tells of either.
+candidates, or was measured against another rule than today's, alone. A line in the log tells of either. Forms come
+first, since a product's candidates are those that read its form.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from typing import TYPE_CHECKING
 from unicorn_async.errors import TuningError, UnicornError
 from unicorn_async.gpu.manifest import manifest_digest
 from unicorn_async.ops.linear_plans.candidates import choice, others
-from unicorn_async.ops.linear_plans.rules import plan_linear
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.rules import forms_of, plan_linear
 from unicorn_async.public_text import printable
 from unicorn_async.resources import resource_dir
 from unicorn_async.tune.table import DeviceKey, PlanKey
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.tuned import Launch, Work
     from unicorn_async.tune.folder import TuningFolder
-    from unicorn_async.tune.table import TunedProduct, TuningTable
+    from unicorn_async.tune.table import TunedForm, TunedProduct, TuningTable
 
 _log = logging.getLogger(__name__)
 
@@ -38,17 +42,30 @@ def use_tuning(device: Device, folder: TuningFolder) -> None:
     except TuningError as exc:
         _log.warning("tuning: %s; ignored, `unicorn tune MODEL` measures anew", printable(str(exc)))
         return
-    found = [fitting(device.info, one) for one in table.choices]
+    info = with_forms(device.info, table.forms)
+    found = [fitting(info, one) for one in table.choices]
     tuned = dict(one for one in found if one is not None)
-    if num_unknown := found.count(None):
+    num_choices = len(found) + len(table.forms)
+    if num_unknown := num_choices - len(found) + found.count(None) - len(info.forms):
         _log.warning(
             "tuning: %s: %d of %d choices are not among the candidates of this version; ignored,"
             " `unicorn tune MODEL` measures anew",
             folder.path_of(device.info),
             num_unknown,
-            len(found),
+            num_choices,
         )
-    device.info = replace(device.info, tuned=tuned)
+    device.info = replace(info, tuned=tuned)
+
+
+def with_forms(info: DeviceInfo, forms: Iterable[TunedForm]) -> DeviceInfo:
+    """Return the device's description with those forms that can be used (any more), and no others."""
+    plain = replace(info, forms={})
+    return replace(info, forms={one.input: one.choice.value for one in forms if _is_choice(plain, one)})
+
+
+def _is_choice(info: DeviceInfo, one: TunedForm) -> bool:
+    rule, *others = forms_of(info, Product(one.input.weights, one.input.tokens, 1, one.input.k))
+    return one.rule is rule and one.choice in others
 
 
 def check_table(table: TuningTable, info: DeviceInfo) -> None:

@@ -45,10 +45,9 @@ class TuningFolder:
             TuningError: that is not possible, or there are more choices than any table has.
         """
         path, data = self.path_of(info), table.to_json()
-        if len(table.choices) > MAX_CHOICES or len(data) > MAX_TABLE_BYTES:
-            raise TuningError(
-                f"{path}: not written: {len(table.choices)} choices are too many; `unicorn tune --clear` removes them"
-            )
+        count = max(len(table.choices), len(table.forms))
+        if count > MAX_CHOICES or len(data) > MAX_TABLE_BYTES:
+            raise TuningError(f"{path}: not written: {count} choices are too many; `unicorn tune --clear` removes them")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor, partial = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=self.path)

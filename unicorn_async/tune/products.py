@@ -40,7 +40,7 @@ def products_of(info: DeviceInfo, model: ModelSpec, plan: LoadPlan, options: Eng
     """Return what steps of all sizes multiply by: decoding first, and of each size the largest weights first."""
     run = DryRun(info, model, attention_shape(model, options), plan)
     sizes = bucket_sizes(options.max_num_batched_tokens)
-    sequences = bucket_for(options.max_num_seqs, bucket_sizes(max(options.max_num_seqs, sizes[-1])))
+    sequences = bucket_for(options.max_seqs, bucket_sizes(max(options.max_seqs, sizes[-1])))
     first = [size for size in (*_FIRST_SIZES, sizes[-1]) if size in sizes]
     found: dict[Product, ModelProduct] = {}
     for size in dict.fromkeys((*first, *sizes)):

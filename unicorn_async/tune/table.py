@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.strict_json import parse_object
 from unicorn_async.errors import CheckpointError, TuningError
+from unicorn_async.gpu.tuned import Input
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
+from unicorn_async.ops.rows import RowForm
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.linear_plans.plan import LinearPlan
 
-TABLE_FORMAT = 2
+TABLE_FORMAT = 3
 MAX_CHOICES = 1024
 _MAX_SIZE = 1 << 31
 _MAX_ID = 1 << 32
@@ -72,12 +74,27 @@ class TunedProduct:
 
 
 @dataclass(frozen=True, slots=True)
+class TunedForm:
+    """A form of an input that was faster than the rules', with microseconds of all products of a step that read it."""
+
+    input: Input
+    rule: RowForm
+    choice: RowForm
+    rule_us: float
+    choice_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class TuningTable:
-    """All choices for a device and driver; they are good for one version of the compiled shaders alone."""
+    """All choices for a device and driver; they are good for one version of the compiled shaders alone.
+
+    Choices of products that read one of the `forms` were made among plans that read it.
+    """
 
     device: DeviceKey
     shaders: str
     choices: tuple[TunedProduct, ...]
+    forms: tuple[TunedForm, ...] = ()
 
     def to_json(self) -> bytes:
         """Return what `parse_table` reads."""
@@ -85,6 +102,16 @@ class TuningTable:
             "format": TABLE_FORMAT,
             "device": asdict(self.device),
             "shaders": self.shaders,
+            "forms": [
+                {
+                    **one.input._asdict(),
+                    "rule": one.rule.value,
+                    "choice": one.choice.value,
+                    "rule_us": one.rule_us,
+                    "choice_us": one.choice_us,
+                }
+                for one in self.forms
+            ],
             "choices": [
                 {
                     **one.product._asdict(),
@@ -109,10 +136,9 @@ def parse_table(data: bytes, source: str) -> TuningTable:
         values = parse_object(data, source)
         if _whole(values, "format", 0) != TABLE_FORMAT:
             raise TuningError(f"{source}: format {values['format']}, this version reads {TABLE_FORMAT}")
-        choices = values.get("choices")
-        if not isinstance(choices, list) or len(choices) > MAX_CHOICES:
-            raise _wrong("choices", f"a list of at most {MAX_CHOICES}")
-        return TuningTable(_device(values.get("device")), _text(values, "shaders"), tuple(map(_choice, choices)))
+        forms, choices = _list(values, "forms"), _list(values, "choices")
+        device, shaders = _device(values.get("device")), _text(values, "shaders")
+        return TuningTable(device, shaders, tuple(map(_choice, choices)), tuple(map(_form, forms)))
     except CheckpointError as exc:
         raise TuningError(str(exc)) from exc
     except _FormError as exc:
@@ -141,10 +167,23 @@ def _device(value: object) -> DeviceKey:
     )
 
 
+def _form(value: object) -> TunedForm:
+    record = _record(value, "forms")
+    read = Input(_weights(record), *(_whole(record, key, 1) for key in ("tokens", "k")))
+    rule, choice = (_row_form(record, key) for key in ("rule", "choice"))
+    return TunedForm(read, rule, choice, _time(record, "rule_us"), _time(record, "choice_us"))
+
+
+def _row_form(record: dict[str, object], key: str) -> RowForm:
+    names = [form.value for form in RowForm]
+    if (name := _text(record, key)) not in names:
+        raise _wrong(key, f"one of {', '.join(names)}")
+    return RowForm(name)
+
+
 def _choice(value: object) -> TunedProduct:
     record = _record(value, "choices")
-    if (weights := _text(record, "weights")) not in WEIGHTS:
-        raise _wrong("weights", f"one of {', '.join(WEIGHTS)}")
+    weights = _weights(record)
     tokens, n, k = (_whole(record, key, 1) for key in ("tokens", "n", "k"))
     product = Product(weights, tokens, n, k, gated=_flag(record, "gated"), blocked=_flag(record, "blocked"))
     rule, choice = (_plan(record.get(key), key) for key in ("rule", "choice"))
@@ -157,6 +196,19 @@ def _plan(value: object, key: str) -> PlanKey:
     if len(constants) > _MAX_CONSTANTS:
         raise _wrong("constants", f"at most {_MAX_CONSTANTS}")
     return PlanKey(_text(record, "kernel"), tuple((name, _whole(constants, name, 0)) for name in constants))
+
+
+def _weights(record: dict[str, object]) -> str:
+    if (weights := _text(record, "weights")) not in WEIGHTS:
+        raise _wrong("weights", f"one of {', '.join(WEIGHTS)}")
+    return weights
+
+
+def _list(record: dict[str, object], key: str) -> list[object]:
+    value = record.get(key)
+    if not isinstance(value, list) or len(value) > MAX_CHOICES:
+        raise _wrong(key, f"a list of at most {MAX_CHOICES}")
+    return value
 
 
 def _record(value: object, key: str) -> dict[str, object]:

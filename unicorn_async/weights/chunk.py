@@ -7,13 +7,15 @@ from enum import Enum
 from math import lcm
 from typing import TYPE_CHECKING, TypeAlias
 
-from unicorn_async.tensor import DType, QuantFormat
+from unicorn_async.packing import Codes, Piece
+from unicorn_async.tensor import QUANT_BLOCK, BlockPlane, DType, QuantFormat, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from unicorn_async.packing import Plane
     from unicorn_async.tensor import ElementType
-    from unicorn_async.weights.row_order import RowOrder
+    from unicorn_async.weights.row_order import RowOrder, RowRun
 
 
 CONVERT_ALIGNMENT = 16  # conversion kernels load and store so many bytes at once
@@ -27,12 +29,15 @@ class Transform(Enum):
     TO_F32 = "to_f32"
     QUANTIZE = "quantize"
     RELAYOUT = "relayout"  # of blocks that are quantised in the file
+    TRANSPOSE = "transpose"  # rows for columns
     BLEND = "blend"  # adapters' changes added, then converted or quantised
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One read: `nbytes` at `offset` of the file, from `first_element` of the destination on after the transform.
+
+    Of one that is transposed, elements are counted as the file has them, which are all of its destination.
 
     Where there is a `row_permutation`, the chunk is whole heads, and the read puts their rows into the model's order.
     """
@@ -43,7 +48,7 @@ class Chunk:
     dest: str
     first_element: int
     transform: Transform
-    source_dtype: ElementType
+    source_dtype: ElementType | BlockPlane | Codes
     dest_dtype: ElementType
     layer: int
     row_permutation: RowOrder | None = None
@@ -81,7 +86,82 @@ class RawChunk:
         return None
 
 
-AnyChunk: TypeAlias = "Chunk | RawChunk"
+@dataclass(frozen=True, slots=True)
+class PlaneChunk:
+    """One read of lines of a packed matrix's plane: `lines_bytes` at `offset` of the file, and what is beside them.
+
+    `first_line` is the first of them. Rows of the matrix are rows of the destination as `runs` say; it has so many
+    `columns`, and its codes lie as `codes` says.
+    """
+
+    file: int
+    offset: int
+    lines_bytes: int
+    dest: str
+    dest_dtype: QuantFormat
+    layer: int
+    plane: Plane
+    first_line: int
+    runs: tuple[RowRun, ...]
+    columns: int
+    codes: Codes
+
+    @property
+    def dest_offset(self) -> int:
+        """It lies nowhere in one piece, and is never copied."""
+        raise AssertionError(f"{self.plane.name} has no place of its own")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it in staging memory."""
+        return max(start + piece.nbytes for start, piece in self.pieces)
+
+    @property
+    def pieces(self) -> tuple[tuple[int, Piece], ...]:
+        """The bytes to read, each with where it begins in staging memory: lines first, then what is beside them."""
+        found, end = [(0, Piece(self.file, self.offset, self.lines_bytes))], self.lines_bytes
+        for number, piece in enumerate(self.plane.beside):
+            start = aligned(end, CONVERT_ALIGNMENT) if number == 0 else end  # the second is read as going on
+            found.append((start, piece))
+            end = start + piece.nbytes
+        return tuple(found)
+
+    @property
+    def num_lines(self) -> int:
+        """Lines that are read."""
+        return self.lines_bytes // self.plane.line_bytes
+
+    @property
+    def source_dtype(self) -> QuantFormat:
+        """What the matrix is."""
+        return self.dest_dtype
+
+    @property
+    def transform(self) -> Transform:
+        """What the device does to it: codes and scales come to where kernels read them."""
+        return Transform.RELAYOUT
+
+    @property
+    def row_permutation(self) -> RowOrder | None:
+        """The device brings rows to their places."""
+        return None
+
+    def split(self, chunk_bytes: int) -> Iterator[PlaneChunk]:
+        """Cut it into parts of at most `chunk_bytes`, but at least the lines of a unit."""
+        least, line_bytes = self.plane.least_lines, self.plane.line_bytes
+        count = max(chunk_bytes // (line_bytes * least), 1) * least
+        for line in range(0, self.num_lines, count):
+            lines = min(count, self.num_lines - line)
+            yield replace(
+                self,
+                offset=self.offset + line * line_bytes,
+                lines_bytes=lines * line_bytes,
+                first_line=self.first_line + line,
+            )
+
+
+PlannedChunk: TypeAlias = "Chunk | PlaneChunk"
+AnyChunk: TypeAlias = "PlannedChunk | RawChunk"
 
 
 def coalesced(chunks: list[Chunk]) -> list[Chunk]:
@@ -121,14 +201,16 @@ def _part(chunk: Chunk, start: int, nbytes: int) -> Chunk:
 
 def _grain_bytes(chunk: Chunk) -> int:
     """Bytes in the file of the fewest elements that can go to the destination alone, and that end at 16 bytes."""
-    if isinstance(chunk.source_dtype, QuantFormat):
+    if not isinstance(chunk.source_dtype, DType):
         return lcm(8 * chunk.source_dtype.source_bytes, CONVERT_ALIGNMENT)
     if isinstance(chunk.dest_dtype, QuantFormat):
         return chunk.dest_dtype.layout.unit * chunk.source_dtype.itemsize
     return CONVERT_ALIGNMENT
 
 
-def _elements(kind: ElementType, nbytes: int) -> int:
+def _elements(kind: ElementType | BlockPlane | Codes, nbytes: int) -> int:
+    if isinstance(kind, BlockPlane | Codes):
+        return nbytes // kind.source_bytes * QUANT_BLOCK
     if isinstance(kind, QuantFormat):
         return nbytes // kind.source_bytes * kind.layout.unit
     return nbytes // kind.itemsize

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from unicorn_async.gpu.budget import MemoryBudget
-    from unicorn_async.weights.chunk import Chunk
+    from unicorn_async.weights.chunk import PlannedChunk
     from unicorn_async.weights.plan import LoadPlan
 
 BLOCK_BYTES = 64 << 20  # short allocations: drivers hold submissions up for as long as one takes
@@ -210,11 +210,13 @@ def _blocks(claims: Iterable[Claim], heaps: Mapping[str, HeapKind], block_bytes:
     return [PlannedBlock(heap, tuple(block)) for heap, block in blocks]
 
 
-def _transform_text(chunk: Chunk) -> str:
+def _transform_text(chunk: PlannedChunk) -> str:
     source, dest = chunk.source_dtype.value, chunk.dest_dtype.value
     if chunk.transform is Transform.COPY:
         return f"copy {dest}"
     if chunk.transform is Transform.RELAYOUT:
-        return f"re-layout {source}"
+        return f"re-layout {dest}"
+    if chunk.transform is Transform.TRANSPOSE:
+        return f"transpose {source}"
     text = f"{source}→{dest}" if isinstance(chunk.dest_dtype, DType) else f"quantise {source}→{dest}"
     return f"LoRA, {text}" if chunk.transform is Transform.BLEND else text

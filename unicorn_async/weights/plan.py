@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.tensor import DType, QuantFormat, QuantTensor
-from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, Transform, coalesced, split
+from unicorn_async.tensor import BlockPlane, DType, QuantFormat, QuantTensor
+from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, PlaneChunk, Transform, coalesced, split
+from unicorn_async.weights.packed import check_packed, packed_chunks
 from unicorn_async.weights.row_order import HeadOrder, RowOrder
 from unicorn_async.weights.rules import WeightKind, device_type
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.checkpoint import Checkpoint
     from unicorn_async.checkpoint.source_tensor import SourceTensor
     from unicorn_async.tensor import ElementType
+    from unicorn_async.weights.chunk import PlannedChunk
     from unicorn_async.weights.row_order import RowRun
 
 CHUNK_BYTES = 32 << 20
@@ -34,7 +36,8 @@ class WantedTensor:
     for the final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
     `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head. With a `head_order` the
     rows of heads lie in that order in the file, with `runs` all its rows as these say. A `stacked` one is so many
-    matrices there, in a dimension of its own.
+    matrices there, in a dimension of its own. Of one that `is_transposed` dense ones of the file
+    have rows for columns.
     """
 
     name: str
@@ -47,6 +50,7 @@ class WantedTensor:
     head_order: HeadOrder | None = None
     stacked: int = 1
     runs: tuple[RowRun, ...] = ()
+    is_transposed: bool = False
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -89,6 +93,7 @@ class TensorPart:
     source_name: str
     first_element: int
     num_elements: int
+    stacked: int = 1  # matrices that it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class LoadPlan:
     """
 
     destinations: tuple[DestTensor, ...]
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[PlannedChunk, ...]
     layers: tuple[int, ...]
     ignored: tuple[str, ...]
     device_types: Mapping[str, ElementType] = field(default_factory=dict)
@@ -151,17 +156,23 @@ def make_plan(
         groups.setdefault(want.dest, []).append(_Part(want, source, kind, _is_adapted(want, source, adapted)))
     parts = {name: group for whole, members in groups.items() for name, group in _separated(whole, members)}
     destinations = sorted((_destination(name, group) for name, group in parts.items()), key=lambda dest: dest.layer)
-    chunks: list[Chunk] = []
+    chunks: list[PlannedChunk] = []
     for dest in destinations:
         first_row = parts[dest.name][0].want.row_offset
-        chunks += coalesced([run for part in parts[dest.name] for run in _runs(part, dest, first_row)])
+        runs = [run for part in parts[dest.name] for run in _runs(part, dest, first_row)]
+        chunks += coalesced([run for run in runs if isinstance(run, Chunk)])
+        chunks += [run for run in runs if isinstance(run, PlaneChunk)]
     chunks.sort(key=lambda chunk: (chunk.layer, chunk.file, chunk.offset))
-    pieces = tuple(piece for chunk in chunks for piece in split(chunk, chunk_bytes))
+    pieces = tuple(piece for chunk in chunks for piece in _pieces(chunk, chunk_bytes))
     layers = tuple(sorted({dest.layer for dest in destinations}))
     device_types = {part.want.name: part.kind for group in parts.values() for part in group}
     ignored = tuple(name for name in checkpoint.tensors if name not in device_types)
     places = {dest.name: _places(parts[dest.name]) for dest in destinations}
     return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types, places)
+
+
+def _pieces(chunk: PlannedChunk, chunk_bytes: int) -> Iterator[PlannedChunk]:
+    return chunk.split(chunk_bytes) if isinstance(chunk, PlaneChunk) else split(chunk, chunk_bytes)
 
 
 def file_types() -> tuple[str, ...]:
@@ -174,13 +185,16 @@ def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
     if source is None:
         raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.file_shape)} is missing")
     kind = _TYPES.get(source.dtype)
-    if kind not in _FILE_TYPES or (want.as_f32 and not isinstance(kind, DType)):
+    if (kind not in _FILE_TYPES and source.packing is None) or (want.as_f32 and not isinstance(kind, DType)):
         usable = [known.value for known in _FILE_TYPES if not want.as_f32 or isinstance(known, DType)]
         raise UnsupportedModelError(
             f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
             f"only {', '.join(usable)}"
         )
     shape = want.file_shape
+    if _is_turned(want, source):
+        *outer, rows, columns = shape
+        shape = (*outer, columns, rows)
     if _without_ones(source.shape) != _without_ones(shape):  # one format keeps dimensions that another leaves out
         raise CheckpointError(
             f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(shape)}, "
@@ -200,11 +214,18 @@ def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) 
             f"tensor {source.name!r} is quantised as {source.dtype} already, so its weights can't become {scheme.value}"
         )
     final = device_type(want.kind, kind, scheme)
+    if _is_turned(want, source) and final is not kind:
+        raise UnsupportedModelError(
+            f"tensor {source.name!r} has rows for columns in the file, so its weights can't become {scheme.value}: "
+            "load it as it is, or use another checkpoint (in MXFP4, or GGUF)"
+        )
     if isinstance(final, QuantFormat) and want.shape[-1] % final.layout.unit:
         raise UnsupportedModelError(
             f"tensor {source.name!r}: rows of {want.shape[-1]} elements are no whole blocks of {final.value}, "
             f"which have {final.layout.unit}"
         )
+    if source.packing is not None and isinstance(final, QuantFormat):
+        check_packed(source, want.shape, want.stacked, final)
     return final
 
 
@@ -216,7 +237,15 @@ def _is_adapted(want: WantedTensor, source: SourceTensor, adapted: Collection[st
             f"tensor {source.name!r} is quantised as {source.dtype} already, and an adapter changes it: "
             "blend before quantising, from an F32, F16 or BF16 checkpoint"
         )
+    if _is_turned(want, source):
+        raise UnsupportedModelError(
+            f"tensor {source.name!r} has rows for columns in the file, and an adapter changes it"
+        )
     return True
+
+
+def _is_turned(want: WantedTensor, source: SourceTensor) -> bool:
+    return want.is_transposed and isinstance(_TYPES[source.dtype], DType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +259,14 @@ class _Part:
 
 
 def _separated(whole: str, group: list[_Part]) -> Iterator[tuple[str, list[_Part]]]:
-    """Keep parts of one type together; quantised ones of different types become destinations of their own."""
+    """Keep parts of one type together; of different types, some quantised, they become destinations of their own."""
     group.sort(key=lambda part: part.want.row_offset)
     first, *others = group
     other = next((part for part in others if part.kind is not first.kind), None)
     if other is None:
         yield whole, group
         return
-    if not all(isinstance(part.kind, QuantFormat) for part in group):
+    if not any(isinstance(part.kind, QuantFormat) for part in group):
         raise UnsupportedModelError(
             f"tensors {first.source.name!r} ({first.source.dtype}) and {other.source.name!r} ({other.source.dtype}) "
             "are used as one and must have the same dtype; --weights f16 gives them one"
@@ -261,13 +290,36 @@ def _places(group: list[_Part]) -> tuple[TensorPart, ...]:
     first_row = group[0].want.row_offset
     row = prod(group[0].want.shape[1:])
     return tuple(
-        TensorPart(part.want.name, part.source.name, (part.want.row_offset - first_row) * row, prod(part.want.shape))
+        TensorPart(
+            part.want.name,
+            part.source.name,
+            (part.want.row_offset - first_row) * row,
+            prod(part.want.shape),
+            part.want.stacked,
+        )
         for part in group
     )
 
 
-def _runs(part: _Part, dest: DestTensor, first_row: int) -> list[Chunk]:
-    whole = _whole(part, dest, first_row)
+def _runs(part: _Part, dest: DestTensor, first_row: int) -> Sequence[PlannedChunk]:
+    whole, scales = _whole(part, dest, first_row), part.source.scales
+    if packing := part.source.packing:
+        want, codes = part.want, replace(whole, source_dtype=packing.codes)
+        by_rows: list[PlannedChunk] = []
+        if packing.codes.is_by_rows:
+            by_rows += in_runs(codes, want.runs, want.shape[0])
+        return [*by_rows, *packed_chunks(whole, packing, want.shape, want.runs, want.head_order)]
+    if scales is not None:
+        return [
+            replace(whole, source_dtype=BlockPlane.MXFP4_CODES),
+            replace(
+                whole,
+                file=scales.file,
+                offset=scales.offset,
+                nbytes=scales.nbytes,
+                source_dtype=BlockPlane.MXFP4_SCALES,
+            ),
+        ]
     return in_runs(whole, part.want.runs, part.want.shape[0])
 
 
@@ -295,7 +347,7 @@ def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
         source.nbytes,
         dest.name,
         (want.row_offset - first_row) * prod(dest.shape[1:]),
-        Transform.BLEND if part.is_adapted else _transform(_TYPES[source.dtype], dest.dtype),
+        _transform(part, dest.dtype),
         _TYPES[source.dtype],
         dest.dtype,
         dest.layer,
@@ -310,7 +362,12 @@ def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
     return chunk
 
 
-def _transform(source: ElementType, dest: ElementType) -> Transform:
+def _transform(part: _Part, dest: ElementType) -> Transform:
+    source = _TYPES[part.source.dtype]
+    if part.is_adapted:
+        return Transform.BLEND
+    if _is_turned(part.want, part.source):
+        return Transform.TRANSPOSE
     if isinstance(source, QuantFormat):
         return Transform.RELAYOUT
     if isinstance(dest, QuantFormat):

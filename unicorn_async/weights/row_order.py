@@ -42,6 +42,20 @@ class RowRun:
     count: int
 
 
+def head_runs(order: HeadOrder, num_rows: int) -> tuple[RowRun, ...]:
+    """Return the runs of a tensor of so many rows, whole heads that lie in an order."""
+    size = len(order.rows)
+    ordered = num_rows if order.num_heads is None else min(num_rows, order.num_heads * size)
+    runs: list[RowRun] = []
+    for row in range(ordered):
+        file_row = row - row % size + order.rows[row % size]
+        if runs and runs[-1].file_row + runs[-1].count == file_row:
+            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+        else:
+            runs.append(RowRun(file_row, row, 1))
+    return (*runs, RowRun(ordered, ordered, num_rows - ordered)) if ordered < num_rows else tuple(runs)
+
+
 def grouped_runs(num_groups: int, parts: tuple[int, ...]) -> tuple[RowRun, ...]:
     """Return the order for a file that has each group's parts side by side, of so many rows each.
 

@@ -86,9 +86,7 @@ def _matrix(members: Sequence[DestTensor], addresses: Sequence[int]) -> Weight:
     tensors = [_tensor(dest, address) for dest, address in zip(members, addresses, strict=True)]
     if members[0].whole == members[0].name:
         return tensors[0]
-    parts = [tensor for tensor in tensors if isinstance(tensor, QuantTensor)]
-    assert len(parts) == len(tensors), "only quantised weights come in parts"
-    return MixedTensor(tuple(parts))
+    return MixedTensor(tuple(tensors))
 
 
 def _tensor(dest: DestTensor, address: int) -> Tensor | QuantTensor:

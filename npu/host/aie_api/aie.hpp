@@ -3,7 +3,9 @@
 // It has what kernels/ uses and nothing else: vectors, accumulators, masks and the tile product, lane by lane. Like the
 // chip, a conversion from f32 to bf16 rounds towards minus infinity until set_rounding says otherwise; values that
 // this changes are counted, because kernels should have none. What differs: the chip's product units add the terms of
-// one product in one go, where this adds them one after the other in f32. Of time it counts tile products alone, as if
+// one product in one go, where this adds them one after the other in f32. Operands that the API rounds to bfp16 are
+// rounded to eight bits with the largest exponent of their eight, as set_rounding says, and a mantissa that would be too
+// large is the largest; how the chip does the latter is a guess. Of time it counts tile products alone, as if
 // each began HOST_ISSUE cycles after the one before it or later, HOST_LATENCY after the last one on its accumulator.
 #pragma once
 
@@ -71,6 +73,12 @@ struct alignas(32) vector {
   vector<U, E * sizeof(T) / sizeof(U)> cast_to() const {
     vector<U, E * sizeof(T) / sizeof(U)> out;
     std::memcpy(&out.lane, &lane, sizeof(lane));
+    return out;
+  }
+  template <unsigned F>
+  vector<T, F> extract(unsigned part) const {
+    vector<T, F> out;
+    std::memcpy(&out.lane, lane + part * F, sizeof(out.lane));
     return out;
   }
 };
@@ -213,6 +221,19 @@ vector<T, E> to_fixed(const vector<bfloat16, E> &v, int shift) {
   return out;
 }
 
+// Eight values with one exponent, and eight bits for each with its sign.
+inline void round_block(float *block) {
+  int exponent = -126;
+  for (unsigned i = 0; i < 8; ++i)
+    if (block[i] != 0.0f && std::isfinite(block[i])) exponent = std::max(exponent, std::ilogb(block[i]));
+  for (unsigned i = 0; i < 8; ++i) {
+    const float scaled = std::ldexp(block[i], 6 - exponent);
+    const float whole = current_rounding == rounding_mode::conv_even ? std::nearbyint(scaled) : std::floor(scaled);
+    rounded_down += current_rounding == rounding_mode::floor && whole != scaled;
+    block[i] = std::ldexp(std::min(whole, 127.0f), exponent - 6);
+  }
+}
+
 // c += a · b with row-major tiles.
 template <unsigned M, unsigned K, unsigned N, typename TA, typename TB, typename Tag>
 class mmul {
@@ -231,13 +252,22 @@ class mmul {
     tile_cycles = std::max(tile_cycles + HOST_ISSUE, ready_);
     ready_ = tile_cycles + HOST_LATENCY;
     ++tile_products;
-    float right[size_B];
+    float left[size_A], right[size_B];
+    for (unsigned i = 0; i < size_A; ++i) left[i] = float(a.lane[i]);
     for (unsigned i = 0; i < size_B; ++i) right[i] = float(b.lane[i]);
+#ifdef AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16
+    static_assert(M == 8 && K == 8 && N == 8, "the one shape of bfp16");
+    for (unsigned m = 0; m < M; ++m) round_block(left + m * K);
+    for (unsigned n = 0; n < N; ++n) {
+      float column[K];
+      for (unsigned k = 0; k < K; ++k) column[k] = right[k * N + n];
+      round_block(column);
+      for (unsigned k = 0; k < K; ++k) right[k * N + n] = column[k];
+    }
+#endif
     for (unsigned m = 0; m < M; ++m)
-      for (unsigned k = 0; k < K; ++k) {
-        const float left = float(a.lane[m * K + k]);
-        for (unsigned n = 0; n < N; ++n) c_.lane[m * N + n] += left * right[k * N + n];
-      }
+      for (unsigned k = 0; k < K; ++k)
+        for (unsigned n = 0; n < N; ++n) c_.lane[m * N + n] += left[m * K + k] * right[k * N + n];
   }
   template <typename T>
   vector<T, size_C> to_vector() const {

@@ -7,12 +7,13 @@ const bool GROUPS_DIFFER = false;
 const bool HAS_OFFSET = true;
 
 #define Scale u64vec2
+#define Offset float
 
 Scale fetch_scale(Scales scales, uint block) {
     return scales.v[block / 8];
 }
 
-void unpack_scale(Scale raw, uint block, out vec2 scale, out float offset) {
+void unpack_scale(Scale raw, uint block, out vec2 scale, out Offset offset) {
     const uvec2 head = unpack32(raw.x);
     const uvec2 tail = unpack32(raw.y);
     const uint shift = (block & 3u) * 8u;

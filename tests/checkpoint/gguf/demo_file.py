@@ -20,7 +20,7 @@ from .encoders import encoded
 from .golden_files import file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEMO_MODEL = Path(unicorn_async.demo.__file__).resolve().parent / "model"
 EMBEDDINGS = "model.embed_tokens.weight"
-_SIX_BITS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+_AS_THE_MATRICES = ("F32", "F16", "BF16", "Q8_0", "Q6_K")
 _NAMED = {"bos": "<bos>", "eos": "<eos>", "padding": "<pad>", "unknown": "<unk>"}
 
 
@@ -42,15 +42,15 @@ def demo_weights() -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 def table_kind(kind: str) -> str:
     """Return the type of the embeddings, which are the output head too, in a file of a type: as llama.cpp has it."""
-    return "Q6_K" if kind in _SIX_BITS else kind
+    return kind if kind in _AS_THE_MATRICES else "Q6_K"
 
 
-def encoded_demo(kind: str) -> dict[str, Tensor]:
+def encoded_demo(kind: str, encode: Callable[[str, NDArray[np.float32]], Tensor] = encoded) -> dict[str, Tensor]:
     """Return the demo model's tensors as a GGUF file has them whose matrices are of `kind`; norms are F32."""
     return {
         name: array("F32", weight + np.float32(1))
         if weight.ndim == 1
-        else encoded(table_kind(kind) if name == EMBEDDINGS else kind, weight)
+        else encode(table_kind(kind) if name == EMBEDDINGS else kind, weight)
         for name, weight in demo_weights()
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -20,11 +21,14 @@ from gguf.quants import quantize
 
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import weights
+from tests.golden.gpt_oss import by_rows
 from tests.golden.mixtures import apart
 from tests.golden.short_convs import attending_layers, ffn_size
 
 from .delta_net_files import delta_net_tensors
+from .gemma4_files import add_gemma4, gemma4_factors, gemma4_widths, scale_name
 from .golden_files import interleaved, llama3_factors
+from .rwkv7_files import write_rwkv7
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,9 +42,13 @@ _KINDS = {
     "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE,
     "exaone4": MODEL_ARCH.EXAONE4,
     "gemma2": MODEL_ARCH.GEMMA2,
+    "gemma4": MODEL_ARCH.GEMMA4,
+    "gemma4_moe": MODEL_ARCH.GEMMA4,
+    "gemma4_small": MODEL_ARCH.GEMMA4,
     "glm": MODEL_ARCH.CHATGLM,
     "glm4": MODEL_ARCH.GLM4,
     "glm4_moe": MODEL_ARCH.GLM4_MOE,
+    "gpt_oss": MODEL_ARCH.GPT_OSS,
     "granite": MODEL_ARCH.GRANITE,
     "lfm2": MODEL_ARCH.LFM2,
     "lfm2_moe": MODEL_ARCH.LFM2MOE,
@@ -60,14 +68,17 @@ _KINDS = {
     "qwen3_next": MODEL_ARCH.QWEN3NEXT,
     "qwen3_vl": MODEL_ARCH.QWEN3VL,
     "qwen3_yarn": MODEL_ARCH.QWEN3,
+    "rwkv7": MODEL_ARCH.RWKV7,
     "seed_oss": MODEL_ARCH.SEED_OSS,
     "smollm3": MODEL_ARCH.SMOLLM3,
 }
 _DELTA_NETS = (MODEL_ARCH.QWEN35, MODEL_ARCH.QWEN35MOE, MODEL_ARCH.QWEN3NEXT)
 _ROUTERS = (
     "mlp.gate.weight",
+    "mlp.router.weight",
     "block_sparse_moe.gate.weight",
     "feed_forward.gate.weight",
+    "router.proj.weight",
     "shared_expert_gate.weight",
 )
 _NUMBERED = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
@@ -78,23 +89,38 @@ _INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL
 
 
 def write_family(
-    path: Path, name: str, quantised: tuple[str, ...] = (), *, kind: str = "Q8_0", joins_gates: bool = False
+    path: Path,
+    name: str,
+    quantised: tuple[str, ...] = (),
+    *,
+    kind: str = "Q8_0",
+    joins_gates: bool = False,
+    predictor: Mapping[str, Floats] | None = None,
 ) -> Path:
     """Write a case as a file whose matrices are F16; return its path.
 
     Those with a part of `quantised` in their names are of another `kind`. With `joins_gates` experts' gates and what
-    they are for stay one tensor, if they are one in the directory.
+    they are for stay one tensor, if they are one in the directory; Gemma 4's always do. A `predictor` has the tensors
+    of the layer behind the last.
     """
     case, arch = CASES[name], _KINDS[name]
     config = cast("Mapping[str, object]", case.text_config)
+    if arch is MODEL_ARCH.RWKV7:
+        return write_rwkv7(path, config, weights(case))
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[arch])
     _add_sizes(writer, config)
-    _add_rotary(writer, config)
+    if arch is MODEL_ARCH.GEMMA4:
+        add_gemma4(writer, config)
+    else:
+        _add_rotary(writer, config)
     _add_attention(writer, config)
-    names = get_tensor_name_map(arch, _int(config["num_hidden_layers"]))
+    names = get_tensor_name_map(arch, _int(config["num_hidden_layers"]) + 1)
+    predictor_names = get_tensor_name_map(MODEL_ARCH.GLM4_MOE, _int(config["num_hidden_layers"]) + 1)
     dense_names = get_tensor_name_map(MODEL_ARCH.QWEN3, _int(config["num_hidden_layers"]))
-    tensors = weights(case)
-    if not joins_gates:
+    tensors = chain(weights(case), (predictor or {}).items())
+    if arch is MODEL_ARCH.GPT_OSS:
+        tensors = by_rows(tensors)
+    elif not joins_gates and arch is not MODEL_ARCH.GEMMA4:
         tensors = apart(tensors)
     if arch in _DELTA_NETS:
         tensors = delta_net_tensors(config, tensors)
@@ -112,21 +138,27 @@ def write_family(
             values = values[0]
         key = key.replace("e_score_correction_bias", "e_score_correction.bias")
         key = key.replace("expert_bias", "expert_bias.bias")
+        key = key.replace("layer_scalar", "layer_scalar.weight")
         if arch is MODEL_ARCH.LFM2MOE:
             key = re.sub(r"(?<=experts\.)w[123]", lambda match: _NUMBERED[match[0]], key)
-        file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        file_name = scale_name(key) or names.get_name(key, try_suffixes=(".weight", ".bias"))
         if file_name is None and arch in _WITH_DENSE:  # a layer without experts
             file_name = dense_names.get_name(key, try_suffixes=(".weight",))
+        if file_name is None:  # of a layer that predicts, which the package knows of this family alone
+            file_name = predictor_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
         is_router = key.endswith(_ROUTERS)
-        is_matrix = values.ndim > 1 and "conv.conv" not in key and "conv1d" not in key and not is_router
+        is_vector = is_router or key.endswith(".bias") or "conv.conv" in key or "conv1d" in key
+        is_matrix = values.ndim > 1 and not is_vector
         if any(part in file_name for part in quantised):
             number = GGMLQuantizationType[kind]
             writer.add_tensor(file_name, quantize(values, number), raw_dtype=number)
             continue
         writer.add_tensor(file_name, values.astype(np.float16 if is_matrix else np.float32))
     _add_factors(writer, config, names)
-    if config["model_type"] in _FOLLOWED:
+    if arch is MODEL_ARCH.GEMMA4:
+        writer.add_tensor("rope_freqs.weight", gemma4_factors(config))
+    if config["model_type"] in _FOLLOWED and predictor is None:
         last, hidden = _int(config["num_hidden_layers"]), _int(config["hidden_size"])
         for name, shape in (("nextn.eh_proj", (hidden, 2 * hidden)), ("ffn_up_exps", (2, hidden, 8))):
             writer.add_tensor(f"blk.{last}.{name}.weight", np.zeros(shape, np.float16))
@@ -141,9 +173,9 @@ def _stacked(tensors: Iterable[tuple[str, Floats]]) -> Iterator[tuple[str, Float
     """Yield tensors by names that end in ".weight" or ".bias", those of all experts of a layer as one."""
     experts: dict[str, list[Floats]] = {}
     for name, values in tensors:
-        if ".experts." in name and values.ndim == 3:
+        if (".experts." in name and values.ndim == 3) or name.endswith("self_attn.sinks"):
             yield f"{name}.weight", values
-        elif ".experts." in name:
+        elif ".experts." in name and not name.endswith(".bias"):
             experts.setdefault(re.sub(r"experts\.\d+", "experts", name), []).append(values)
         else:
             yield name, values
@@ -164,20 +196,25 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     elif "linear_num_key_heads" in config:
         _add_delta_net(writer, config)
     else:
-        writer.add_feed_forward_length(_int(config["intermediate_size"]))
-        writer.add_head_count_kv(_int(config["num_key_value_heads"]))
+        writer.add_feed_forward_length(gemma4_widths(config) or _int(config["intermediate_size"]))
+        if config["model_type"] != "gemma4_text":
+            writer.add_head_count_kv(_int(config["num_key_value_heads"]))
     keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     num_experts = next((config[key] for key in keys if key in config), None)
     if num_experts is not None:
         writer.add_expert_count(_int(num_experts))
-        writer.add_expert_used_count(_int(config.get("num_experts_per_tok", config.get("moe_k"))))
+        writer.add_expert_used_count(
+            _int(config.get("num_experts_per_tok", config.get("moe_k", config.get("top_k_experts"))))
+        )
+    if config["model_type"] == "gpt_oss":
+        writer.add_expert_feed_forward_length(_int(config["intermediate_size"]))
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(_int(config["moe_intermediate_size"]))
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(_int(config["shared_expert_intermediate_size"]))
     if config["model_type"] == "glm4_moe":
         _add_groups(writer, config)
-    if "head_dim" in config:
+    if "head_dim" in config and config["model_type"] != "gemma4_text":
         writer.add_key_length(_int(config["head_dim"]))
         writer.add_value_length(_int(config["head_dim"]))
     eps = config.get("rms_norm_eps", config.get("norm_eps"))

@@ -83,6 +83,28 @@ def test_ernie_4_5_s_layers_of_experts_are_known_by_their_tensors() -> None:
         config("ernie4_5-moe", (0, 2))
 
 
+def test_gpt_oss_has_windows_by_turns_where_a_file_says_nothing_of_them_and_exact_bounds_of_yarn() -> None:
+    yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 32.0, "rope__scaling__original_context_length": 16}
+    found = config("gpt-oss", attention__sliding_window=128, **yarn)
+    assert (found["architectures"], found["sliding_window"]) == (["GptOssForCausalLM"], 128)
+    assert (found["intermediate_size"], found["num_local_experts"], found["num_experts_per_tok"]) == (16, 8, 2)
+    assert found["sliding_window_pattern"] is None
+    assert found["rope_scaling"] == {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "original_max_position_embeddings": 16,
+        "truncate": False,
+    }
+    names = ("attn_sinks.weight", "ffn_up_exps.bias", "ffn_gate_inp.weight", "attn_output.bias", "ffn_up_exps.scale")
+    assert [canonical_name(f"blk.2.{name}", "gpt-oss") for name in names] == [
+        "model.layers.2.self_attn.sinks",
+        "model.layers.2.mlp.experts.up_proj_bias",
+        "model.layers.2.mlp.router.weight",
+        "model.layers.2.self_attn.o_proj.bias",
+        None,
+    ]
+
+
 NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
 
 
@@ -101,6 +123,7 @@ NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
             {"feed_forward_length": None, "expert_feed_forward_length": None},
             r"feed_forward_length is missing",
         ),
+        ("gpt-oss", {}, r"gpt-oss\.attention\.sliding_window is missing"),
         ("qwen35moe", {}, r"qwen35moe\.ssm\.time_step_rank is missing"),
         ("qwen35moe", {**DELTA_NET, "ssm__inner_size": 49}, r"ssm\.inner_size: expected a multiple of the 4 heads"),
         ("qwen35moe", {**DELTA_NET, "block_count": 4}, r"expert_count: a layer without experts is not supported"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unicorn_async.config import SamplingParams
+from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.server.protocol.chat_request import KNOWN as CHAT_FIELDS
 from unicorn_async.server.protocol.chat_request import parse_chat_request
 from unicorn_async.server.protocol.client_event import parse_client_event

@@ -52,3 +52,24 @@ def test_an_answer_comes_as_it_is_told() -> None:
     assert splitter.feed(" b</think>c") == [(True, " b"), (False, "c")]
     assert splitter.feed(" <") == [(False, " <")]
     assert not splitter.is_thinking
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open", "thought", "answer"),
+    [
+        ("<|channel>thought\nWhy?\n<channel|>Yes.", False, "Why?", "Yes."),
+        ("So.<channel|>\nYes. </think>", True, "So.", "Yes. </think>"),
+        ("<|channel>thought\n<channel|>Yes", False, "", "Yes"),
+        ("<think>Yes", False, "", "<think>Yes"),
+        ("<|channel>other", False, "", "<|channel>other"),
+        ("<|channel>thought\na <chan", False, "a <chan", ""),
+    ],
+)
+def test_other_marks_stand_around_the_thoughts_of_other_models(
+    text: str, is_open: bool, thought: str, answer: str
+) -> None:
+    for pieces in ([text], list(text)):
+        splitter = ThoughtSplitter(is_open=is_open, marks=("<|channel>thought", "<channel|>"))
+        found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.finish()
+        assert "".join(text for is_thought, text in found if is_thought) == thought
+        assert "".join(text for is_thought, text in found if not is_thought) == answer

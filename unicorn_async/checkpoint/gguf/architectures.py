@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.gguf.gemma4 import gemma4_keys
 from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, SHORT_FACTORS
 from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
 
@@ -209,6 +210,16 @@ def _head_part(config: GgufConfig) -> float:
     return config.count("rope.dimension_count", config.head_dim) / config.head_dim
 
 
+def _gpt_oss(config: GgufConfig, _: _Factors) -> _Keys:
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "intermediate_size": config.count("expert_feed_forward_length"),
+        "num_local_experts": config.count("expert_count"),
+        "num_experts_per_tok": config.count("expert_used_count"),
+        "sliding_window": config.count("attention.sliding_window"),
+    } | _pattern(config)
+
+
 def _smollm3(config: GgufConfig, _: _Factors) -> _Keys:
     return {"architectures": ["SmolLM3ForCausalLM"]}
 
@@ -251,7 +262,7 @@ def _glm4moe(config: GgufConfig, _: _Factors) -> _Keys:
     num_experts = config.count("expert_count")
     return {
         "architectures": ["Glm4MoeForCausalLM"],
-        "num_nextn_predict_layers": 0,  # whose tensors are passed over by their numbers
+        "num_nextn_predict_layers": int(config.number("nextn_predict_layers") or 0),
         "partial_rotary_factor": _head_part(config),
         "use_qk_norm": config.has("blk.0.attn_q_norm.weight"),
         "n_routed_experts": num_experts,
@@ -344,6 +355,18 @@ def _short_convs(config: GgufConfig) -> _Keys:
     }
 
 
+def _rwkv7(config: GgufConfig, _: _Factors) -> _Keys:
+    return {
+        "architectures": ["RWKV7ForCausalLM"],
+        "norm_eps": config.number("attention.layer_norm_epsilon"),
+        "head_dim": config.count("wkv.head_size"),
+        "decay_low_rank_dim": config.count("attention.decay_lora_rank"),
+        "a_low_rank_dim": config.count("attention.iclr_lora_rank"),
+        "v_low_rank_dim": config.count("attention.value_residual_mix_lora_rank"),
+        "gate_low_rank_dim": config.count("attention.gate_lora_rank"),
+    }
+
+
 ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "chatglm": _chatglm,
     "cohere2": _cohere2,
@@ -352,8 +375,10 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma4": gemma4_keys,
     "glm4": _glm4,
     "glm4moe": _glm4moe,
+    "gpt-oss": _gpt_oss,
     "granite": _granite,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2moe,
@@ -371,6 +396,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "qwen3moe": _qwen3moe,
     "qwen3next": _qwen3next,
     "qwen3vl": _qwen3,
+    "rwkv7": _rwkv7,
     "seed_oss": _seed_oss,
     "smollm3": _smollm3,
 }

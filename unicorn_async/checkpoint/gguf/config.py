@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
-from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, GgufConfig
-from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, TILED, WITH_EXPERTS
+from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, HEADS_BY_LAYER, GgufConfig
+from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, TILED, WITH_EXPERTS, WITHOUT_ATTENTION
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
-_COUNTS = {
-    "hidden_size": "embedding_length",
-    "num_attention_heads": "attention.head_count",
-    "max_position_embeddings": "context_length",
-}
+_COUNTS = {"hidden_size": "embedding_length", "max_position_embeddings": "context_length"}
+_EXACT_YARN = ("gpt-oss",)  # whose bounds between pairs that YaRN changes and others are no whole numbers
 
 
 def gguf_config(metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorEntry], source: str) -> GgufConfig:
@@ -55,18 +52,26 @@ def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         "num_hidden_layers": config.num_layers,
         "intermediate_size": config.feed_forward,
         "rms_norm_eps": _norm_eps(config),
-        "num_key_value_heads": _kv_heads(config),
-        "head_dim": config.head_dim,
         "vocab_size": embeddings.shape[0],
         "tie_word_embeddings": not config.has("output.weight"),
-        "attention_bias": config.has("blk.0.attn_q.bias"),
         "mlp_bias": config.has("blk.0.ffn_up.bias"),
         "bos_token_id": config.token_id("bos"),
         "eos_token_id": config.token_id("eos"),
+    }
+    if config.architecture not in WITHOUT_ATTENTION:
+        result |= _attention(config, rope_factors)
+    return result | ARCHITECTURES[config.architecture](config, rope_factors)
+
+
+def _attention(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> dict[str, object]:
+    return {
+        "num_attention_heads": config.count("attention.head_count"),
+        "num_key_value_heads": _kv_heads(config),
+        "head_dim": config.head_dim,
+        "attention_bias": config.has("blk.0.attn_q.bias"),
         "rope_theta": config.number("rope.freq_base"),
         "rope_scaling": _rope_scaling(config, rope_factors),
     }
-    return result | ARCHITECTURES[config.architecture](config, rope_factors)
 
 
 def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> FileTraits:
@@ -77,6 +82,8 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         are_value_heads_tiled=config.architecture in TILED,
         are_gates_apart=True,
         has_decay_rates=True,
+        are_shifts_stacked=True,
+        is_bonus_flat=True,
         is_qkv_fused=config.has("blk.0.attn_qkv.weight"),
         rope_factors=tuple(rope_factors.get(ROPE_FACTORS, ())),
     )
@@ -87,13 +94,13 @@ def _kv_heads(config: GgufConfig) -> int:
     if isinstance(config.get("attention.head_count_kv"), int | None):
         return config.count("attention.head_count_kv", config.count("attention.head_count"))
     counts = sorted(set(config.counts("attention.head_count_kv")) - {0})
-    if len(counts) != 1:
+    if not counts or (len(counts) > 1 and config.architecture not in HEADS_BY_LAYER):
         raise config.unsupported("attention.head_count_kv", f"{counts}: layers have to have equal numbers of heads")
     return counts[0]
 
 
 def _check(config: GgufConfig) -> None:
-    num_layers, head_dim = config.count("block_count"), config.head_dim
+    num_layers = config.count("block_count")
     if num_layers > len(config.tensors):
         raise config.error("block_count", f"at most {len(config.tensors)}, the number of tensors", num_layers)
     if config.get("attention.causal") is False:
@@ -101,6 +108,9 @@ def _check(config: GgufConfig) -> None:
     num_experts = config.number("expert_count")
     if num_experts and config.architecture not in WITH_EXPERTS:
         raise config.unsupported("expert_count", f"{num_experts}: experts are not supported")
+    if config.architecture in WITHOUT_ATTENTION:
+        return
+    head_dim = config.head_dim
     sizes = ["attention.value_length", *(() if config.architecture in HEAD_PARTS else ("rope.dimension_count",))]
     for key in sizes:
         if config.count(key, head_dim) != head_dim:
@@ -145,6 +155,8 @@ def _yarn(config: GgufConfig, amplitude: float | None) -> dict[str, object]:
         "beta_slow": config.number("rope.scaling.yarn_beta_slow"),
         "attention_factor": amplitude if own is None else own,
     }
+    if config.architecture in _EXACT_YARN:
+        scaling["truncate"] = False
     if growth := config.number("attention.temperature_scale"):
         scaling["llama_4_scaling_beta"] = growth
     if weight := config.number("rope.scaling.yarn_log_multiplier"):

@@ -6,12 +6,12 @@ aligned (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.gguf.fields import MAX_KEY_BYTES, FieldReader, shown
 from unicorn_async.checkpoint.gguf.ggml_types import GGML_TYPES
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES, open_file
 from unicorn_async.checkpoint.source_tensor import TensorEntry
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import aligned
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from unicorn_async.checkpoint.gguf.fields import GgufValue
+    from unicorn_async.checkpoint.partial_file import PartialFiles
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -44,16 +45,17 @@ class GgufHeader:
     tensors: Mapping[str, TensorEntry]
 
 
-def read_header(path: Path) -> GgufHeader:
-    """Read the header of a GGUF file; it blocks on the disk.
+def read_header(path: Path, partial: PartialFiles = NO_PARTIAL_FILES) -> GgufHeader:
+    """Read the header of a GGUF file; it blocks on the disk, and of a partial file until the header is there.
 
     Raises:
         CheckpointError: the file can't be read, is truncated or breaks the format's rules.
         UnsupportedModelError: it is big-endian, or of an unknown version, or has tensors of an unknown type.
     """
     try:
-        with path.open("rb") as file:
-            return parse_header(file, os.fstat(file.fileno()).st_size, source=str(path))
+        file, file_bytes = open_file(path, partial)
+        with file:
+            return parse_header(file, file_bytes, source=str(path))
     except OSError as exc:
         raise CheckpointError(f"{path}: {exc.strerror or exc}") from exc
 

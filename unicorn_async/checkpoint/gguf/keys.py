@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A part of each head may rotate.
 HEAD_PARTS = ("chatglm", "glm4", "glm4moe", "phi3", "qwen35", "qwen35moe", "qwen3next")
+HEADS_BY_LAYER = ("gemma4",)  # layers may have other numbers of heads of keys and values, and other widths
+WITH_STILL_PAIRS = ("gemma4",)  # whose rotary frequencies are divided by a number that leaves none of them
 WITH_PREDICTORS = ("glm4moe", "qwen35", "qwen35moe", "qwen3next")  # the last layers may predict further tokens
 
 
@@ -85,6 +87,8 @@ class GgufConfig:
     def feed_forward(self) -> int:
         """Width of the FFN, which files of experts alone may not say: theirs then."""
         name = "feed_forward_length"
+        if self.architecture in HEADS_BY_LAYER and isinstance(self.get(name), array):
+            return max(self.counts(name))
         is_said = self.get(name) is not None or self.get(f"expert_{name}") is None
         return self.count(name if is_said else f"expert_{name}")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
 from unicorn_async.checkpoint.gguf.header import read_header
+from unicorn_async.checkpoint.gguf.keys import WITH_STILL_PAIRS
 from unicorn_async.checkpoint.gguf.names import (
     WITH_EXPERTS,
     canonical_name,
@@ -17,9 +18,12 @@ from unicorn_async.checkpoint.gguf.names import (
     has_interleaved_heads,
     is_constant,
     layer_of,
+    predictor_name,
 )
 from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
 from unicorn_async.checkpoint.json_config import FACTOR_RANGE
+from unicorn_async.checkpoint.layer_parts import take_layers_apart
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES, open_file, stamp_of
 from unicorn_async.checkpoint.source_tensor import SourceTensor, TensorEntry
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
@@ -27,11 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from unicorn_async.checkpoint.file_stamp import FileStamp
     from unicorn_async.checkpoint.file_traits import FileTraits
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.gguf.keys import GgufConfig
+    from unicorn_async.checkpoint.partial_file import PartialFiles
 
 _MAX_EXPERTS = 1024  # of a layer
+_STILL_RANGE = 1e31  # of divisors of rotary frequencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,9 @@ class GgufModel:
     """What the headers of a model's files say.
 
     `metadata` is the first file's, tokenizer included. `config` has the keys of a config.json. `tensors` go by the
-    models' names, `skipped` are the file's names of constants that the models compute themselves, and of tensors
-    of layers that predict further tokens. `stamps` are what the files were before their headers were read.
+    models' names, and so does `predictor`, of the first layer behind the last. `skipped` are the file's names of
+    constants that the models compute themselves, and of tensors of layers that predict further tokens. `stamps` are
+    what the files were before their headers were read.
     """
 
     files: tuple[Path, ...]
@@ -48,32 +56,36 @@ class GgufModel:
     config: Mapping[str, object]
     traits: FileTraits
     tensors: Mapping[str, SourceTensor]
+    predictor: Mapping[str, SourceTensor]
     skipped: tuple[str, ...]
     stamps: tuple[FileStamp, ...]
 
     @classmethod
-    def read(cls, path: Path) -> GgufModel:
+    def read(cls, path: Path, partial: PartialFiles = NO_PARTIAL_FILES) -> GgufModel:
         """Read the headers of the model that the file `path` is (a part of); it blocks on the disk.
+
+        Of `partial` files it waits for what it needs.
 
         Raises:
             CheckpointError: a file is missing, damaged or contradicts another.
             UnsupportedModelError: the architecture, or something of it, is not supported.
         """
-        files = part_paths(path)
-        stamps = tuple(FileStamp.of(file) for file in files)
-        headers = [read_header(file) for file in files]
+        files = part_paths(path, partial)
+        stamps = tuple(stamp_of(file, partial) for file in files)
+        headers = [read_header(file, partial) for file in files]
         check_parts(files, headers)
         entries = _joined(files, [header.tensors for header in headers])
         metadata = headers[0].metadata
         config = gguf_config(metadata, {name: entry for name, (entry, _) in entries.items()}, str(files[0]))
         factors = {
-            name: _rope_factors(files[file], entry, config.num_rotary_pairs)
+            name: _rope_factors(files[file], entry, config, partial)
             for name, (entry, file) in entries.items()
             if name in factor_tensors(config.architecture)
         }
         json, traits = json_config(config, factors), file_traits(config, factors)
         tensors, skipped = _sources(files, entries, config)
-        return cls(files, metadata, json, traits, tensors, skipped, stamps)
+        predictor = _predictor_sources(files, entries, config)
+        return cls(files, metadata, json, traits, tensors, predictor, skipped, stamps)
 
 
 def _joined(files: tuple[Path, ...], headers: list[Mapping[str, TensorEntry]]) -> dict[str, tuple[TensorEntry, int]]:
@@ -86,13 +98,13 @@ def _joined(files: tuple[Path, ...], headers: list[Mapping[str, TensorEntry]]) -
     return entries
 
 
-def _rope_factors(path: Path, entry: TensorEntry, num_pairs: int) -> tuple[float, ...]:
+def _rope_factors(path: Path, entry: TensorEntry, config: GgufConfig, partial: PartialFiles) -> tuple[float, ...]:
     """The divisors of the rotary frequencies, one a pair."""
-    where = f"{path}: tensor {entry.name!r}"
+    where, num_pairs = f"{path}: tensor {entry.name!r}", config.num_rotary_pairs
     if entry.dtype != "F32" or entry.shape != (num_pairs,):
         raise CheckpointError(f"{where}: expected F32 of shape [{num_pairs}], got {entry.dtype} {list(entry.shape)}")
     try:
-        with path.open("rb") as file:
+        with open_file(path, partial)[0] as file:
             file.seek(entry.offset)
             data = file.read(entry.nbytes)
     except OSError as exc:
@@ -101,8 +113,9 @@ def _rope_factors(path: Path, entry: TensorEntry, num_pairs: int) -> tuple[float
         raise CheckpointError(f"{where}: truncated while it was read")
     factors: tuple[float, ...] = struct.unpack(f"<{num_pairs}f", data)
     low, high = FACTOR_RANGE
-    if not all(low <= factor <= high for factor in factors):
-        raise CheckpointError(f"{where}: expected numbers from {low} to {high}")
+    most = _STILL_RANGE if config.architecture in WITH_STILL_PAIRS else high
+    if not all(low <= factor <= most for factor in factors):
+        raise CheckpointError(f"{where}: expected numbers from {low} to {most:g}")
     return factors
 
 
@@ -131,7 +144,7 @@ def _sources(
             rows = config.head_dim if has_interleaved_heads(name, config.architecture) else 0
             tensors[canonical] = SourceTensor.of(entry, file, interleaved_head_rows=rows)
     _check_gates(tensors, files)
-    return tensors, tuple(skipped)
+    return take_layers_apart(tensors, config.num_layers), tuple(skipped)
 
 
 def _check_gates(tensors: Mapping[str, SourceTensor], files: tuple[Path, ...]) -> None:
@@ -143,6 +156,21 @@ def _check_gates(tensors: Mapping[str, SourceTensor], files: tuple[Path, ...]) -
                 f"{files[up.file]}: tensor {up.name!r} of {up.dtype} beside gates of {gate.dtype}: "
                 "experts' gates and what they are for have to be of one type"
             )
+
+
+def _predictor_sources(
+    files: tuple[Path, ...], entries: Mapping[str, tuple[TensorEntry, int]], config: GgufConfig
+) -> dict[str, SourceTensor]:
+    """The tensors of the first layer behind the last, as far as they are what they should be: it need not be whole."""
+    tensors: dict[str, SourceTensor] = {}
+    for name, (entry, file) in entries.items():
+        if layer_of(name) != config.num_layers:
+            continue
+        with suppress(CheckpointError):
+            for part in _experts(files[file], entry, config) or [entry]:
+                if (found := predictor_name(part.name, config.architecture)) is not None:
+                    tensors[found] = SourceTensor.of(part, file)
+    return tensors
 
 
 def _experts(path: Path, entry: TensorEntry, config: GgufConfig) -> list[TensorEntry]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.names import PREDICTOR
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,6 +16,23 @@ _GLOBAL = {
     "output": "lm_head",
 }
 _LFM2_NORM = {"token_embd_norm": "model.embedding_norm"}  # the last one, whatever it is called
+_GEMMA4_GLOBAL = {
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+}
+_RWKV7_GLOBAL = {
+    "token_embd": "model.embeddings",
+    "token_embd_norm": "model.layers.0.pre_norm",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_GLOBALS = {
+    "gemma4": _GLOBAL | _GEMMA4_GLOBAL,
+    "lfm2": _GLOBAL | _LFM2_NORM,
+    "lfm2moe": _GLOBAL | _LFM2_NORM,
+    "rwkv7": _RWKV7_GLOBAL,
+}
 _IN_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -59,13 +78,38 @@ _DELTA_NET = {
 # Tensors whose names do not end as those of others do.
 _WHOLE = {
     "ernie4_5-moe": {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+    "gemma4": {
+        "ffn_down_exps.scale": "router.per_expert_scale",
+        "ffn_gate_inp.scale": "router.scale",
+        "layer_output_scale.weight": "layer_scalar",
+    },
     "glm4moe": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
     "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
     "qwen35": {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
 }
+_WHOLE["gpt-oss"] = {
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp.bias": "mlp.router.bias",
+    "ffn_gate_exps.bias": "mlp.experts.gate_proj_bias",
+    "ffn_up_exps.bias": "mlp.experts.up_proj_bias",
+    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+}
+_WHOLE["rwkv7"] = {
+    "attn_norm.bias": "attn_norm.bias",
+    "attn_norm_2.weight": "ffn_norm.weight",
+    "attn_norm_2.bias": "ffn_norm.bias",
+    "time_mix_ln.weight": "attn.g_norm.weight",
+    "time_mix_ln.bias": "attn.g_norm.bias",
+    "time_mix_lerp_fused.weight": "attn.x_x",
+    "channel_mix_lerp_k.weight": "ffn.x_k",
+    **{f"time_mix_{name}.weight": f"attn.{name}" for name in ("k_k", "k_a", "r_k")},
+    **{f"time_mix_{name}0.weight": f"attn.{name}_lora.lora.2.bias" for name in "wav"},
+    **{f"time_mix_{name}1.weight": f"attn.{name}_lora.lora.0.weight" for name in "wavg"},
+    **{f"time_mix_{name}2.weight": f"attn.{name}_lora.lora.2.weight" for name in "wavg"},
+}
 _WHOLE["qwen35moe"] = _WHOLE["qwen3next"] = _WHOLE["qwen35"]
 WITH_EXPERTS = (
-    *("ernie4_5-moe", "glm4moe", "lfm2moe", "llama", "olmoe"),
+    *("ernie4_5-moe", "gemma4", "glm4moe", "gpt-oss", "lfm2moe", "llama", "olmoe"),
     *("qwen2moe", "qwen35moe", "qwen3moe", "qwen3next"),
 )
 TILED = ("qwen35", "qwen35moe")  # the converter has put heads of values in another order
@@ -106,12 +150,23 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "exaone4": _POST_NORMS,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "gemma4": {
+        **_GEMMA,
+        "ffn_gate_inp": "router.proj",
+        "inp_gate": "per_layer_input_gate",
+        "post_norm": "post_per_layer_input_norm",
+        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+        "post_ffw_norm_1": "post_feedforward_layernorm_1",
+        "post_ffw_norm_2": "post_feedforward_layernorm_2",
+        "proj": "per_layer_projection",
+    },
     "glm4moe": {
         **_SHARED_EXPERTS,
         "post_attention_norm": "post_attention_layernorm",
         "ffn_gate_inp": "mlp.gate",
     },
     "glm4": {**_GLM4_NORMS, **_FUSED},
+    "gpt-oss": {"post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.router"},
     "lfm2": _LFM2,
     "lfm2moe": {**_LFM2, "ffn_gate_inp": "feed_forward.gate"},
     "llama": {**_PLAIN, "ffn_gate_inp": "block_sparse_moe.gate"},
@@ -123,8 +178,32 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "qwen35": _DELTA_NET,
     "qwen35moe": {**_DELTA_NET, **_SHARED_EXPERT},
     "qwen3next": {**_DELTA_NET, **_SHARED_EXPERT, "ssm_ba": "linear_attn.in_proj_ba"},
+    "rwkv7": {
+        "attn_norm": "attn_norm",
+        "time_mix_receptance": "attn.r_proj",
+        "time_mix_key": "attn.k_proj",
+        "time_mix_value": "attn.v_proj",
+        "time_mix_output": "attn.o_proj",
+        "channel_mix_key": "ffn.key",
+        "channel_mix_value": "ffn.value",
+    },
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
+WITHOUT_ATTENTION = ("rwkv7",)  # whose norms have biases, too
+# Of the first layer behind the last, which predicts a token more: its own tensors, and what leads those of its blocks.
+_NEXTN = {
+    "nextn.enorm": "enorm",
+    "nextn.hnorm": "hnorm",
+    "nextn.eh_proj": "eh_proj",
+    "nextn.shared_head_norm": "shared_head.norm",
+}
+_MTP = {
+    "nextn.enorm": "pre_fc_norm_embedding",
+    "nextn.hnorm": "pre_fc_norm_hidden",
+    "nextn.eh_proj": "fc",
+    "nextn.shared_head_norm": "norm",
+}
+_WITH_MTP = ("qwen35", "qwen35moe", "qwen3next")
 _INTERLEAVED = ("granite", "llama", "mistral3", "smollm3")  # the converter has put rotary pairs side by side
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -138,8 +217,8 @@ _WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv", *(name for na
 def canonical_name(name: str, architecture: str) -> str | None:
     """Return a tensor's name in the models' layout, None where it has none."""
     stem, _, kind = name.rpartition(".")
-    names = _GLOBAL | _LFM2_NORM if architecture in ("lfm2", "lfm2moe") else _GLOBAL
-    if stem in names and kind == "weight":
+    names = _GLOBALS.get(architecture, _GLOBAL)
+    if stem in names and (kind == "weight" or (kind == "bias" and architecture in WITHOUT_ATTENTION)):
         return f"{names[stem]}.{kind}"
     whole = _IN_ANY_LAYER.match(name)
     if whole is not None and (part := _WHOLE.get(architecture, {}).get(whole[2])) is not None:
@@ -152,6 +231,22 @@ def canonical_name(name: str, architecture: str) -> str | None:
     if part is None or (kind == "bias" and match[2] not in _WITH_BIAS):
         return None
     return f"model.layers.{int(match[1])}.{part}.{kind}"
+
+
+def predictor_name(name: str, architecture: str) -> str | None:
+    """Return a tensor's name in the models' layout, of the layer that predicts a token more; None where it has none.
+
+    The name is as in the file, or one of `expert_names`.
+    """
+    match, is_mtp = _LAYER_NAME.fullmatch(name), architecture in _WITH_MTP
+    if match is not None and match[2].startswith("nextn."):
+        own = (_MTP if is_mtp else _NEXTN).get(match[2])
+        lead = PREDICTOR if is_mtp else f"model.layers.{int(match[1])}."
+        return None if own is None else f"{lead}{own}.{match[3]}"
+    named = name if name.startswith("model.layers.") else canonical_name(name, architecture)
+    if named is None or not is_mtp:
+        return named
+    return f"{PREDICTOR}layers.0.{named.removeprefix('model.layers.').partition('.')[2]}"
 
 
 def layer_of(name: str) -> int:

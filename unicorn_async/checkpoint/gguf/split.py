@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.gguf.fields import shown
+from unicorn_async.checkpoint.partial_file import NO_PARTIAL_FILES
 from unicorn_async.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.gguf.header import GgufHeader
+    from unicorn_async.checkpoint.partial_file import PartialFiles
 
 _PART_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
@@ -40,7 +42,7 @@ def part_names(name: str) -> tuple[str, ...]:
     return tuple(f"{stem}-{index:05}-of-{count:05}.gguf" for index in range(1, count + 1))
 
 
-def part_paths(path: Path) -> tuple[Path, ...]:
+def part_paths(path: Path, partial: PartialFiles = NO_PARTIAL_FILES) -> tuple[Path, ...]:
     """Return all files of the model that `path` is a part of, in order: `path` alone where it is not split.
 
     Raises:
@@ -50,6 +52,7 @@ def part_paths(path: Path) -> tuple[Path, ...]:
     if names == (path.name,):
         return (path,)
     present = {entry.name for entry in path.parent.iterdir()} if path.parent.is_dir() else set()
+    present |= {found.name for found in partial if found.parent == path.parent}
     missing = [name for name in names if name not in present]
     if missing:
         raise CheckpointError(f"{path}: {len(missing)} of {len(names)} parts are missing, first {missing[0]}")

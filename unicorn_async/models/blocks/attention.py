@@ -37,7 +37,11 @@ class Attention:
     tensor on disk. `window` is what a query sees of the keys, in tokens; 0 = all. `softmax_scale` multiplies q, and at
     position n 1 + query_growth * log(1 + n // query_period) as well. With a `soft_cap` (0 = none) scores become
     cap * tanh(score / cap). `q_norm` and `k_norm` are over a head's elements, or over those of all heads. Rotary pairs
-    are neighbours on disk if `is_interleaved`. What is left is multiplied by `residual_scale`.
+    are neighbours on disk if `is_interleaved`. With `v_norm`, which goes with those of q and k, values are normed,
+    without weights; with `v_from_k` they are the keys before norm and rotation, and have no projection. With a
+    `kv_layer` keys and values are those of that layer, which comes before. What is left is multiplied by
+    `residual_scale`. With `has_sinks` each head has a logit beside those of its keys, which takes its part of the
+    softmax and leaves nothing.
     """
 
     hidden_size: int
@@ -60,17 +64,26 @@ class Attention:
     is_fused: bool = False
     is_interleaved: bool = False
     is_gated: bool = False
+    has_sinks: bool = False
+    v_norm: bool = False
+    v_from_k: bool = False
+    kv_layer: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse norms of heads that no kernel applies.
 
         Raises:
-            UnsupportedModelError: those of q and of k count differently, or not as norms of heads can.
+            UnsupportedModelError: those of q and of k count differently, or not as norms of heads can, or there are
+                sinks beside them.
         """
         if self.q_norm is None or self.k_norm is None:
+            if self.v_norm:
+                raise UnsupportedModelError("norms of v without those of q and k are not supported")
             return
-        rule = self.q_norm.rule
-        if self.k_norm.rule != rule or self.q_norm.centred or (self._norms_whole and self.q_norm.plus_one):
+        if self.has_sinks:
+            raise UnsupportedModelError("attention sinks beside norms of q and k are not supported")
+        rule, is_extra = self.q_norm.rule, self.q_norm.plus_one or self.v_norm
+        if self.k_norm.rule != rule or self.q_norm.centred or (self._norms_whole and is_extra):
             raise UnsupportedModelError(f"norms of q and k: {self.q_norm} and {self.k_norm} are not supported together")
 
     @property
@@ -80,9 +93,10 @@ class Attention:
 
     @property
     def heads(self) -> str:
-        """Numbers and size of its heads, for people; equal where attention takes the same kernels."""
+        """What all attentions of a model have to have in common, for people."""
         cap = f", scores capped at {self.soft_cap}" if self.soft_cap else ""
-        return f"{self.num_heads} heads on {self.num_kv_heads} of {self.head_dim}{cap}"
+        sinks = ", with sinks" if self.has_sinks else ""
+        return f"{self.num_heads} heads{cap}{sinks}"
 
     @property
     def columns(self) -> int:
@@ -91,7 +105,7 @@ class Attention:
 
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
-        """Norms, then q, k, v and the output projection, each with its bias."""
+        """Norms, sinks, then q, k, v and the output projection, each with its bias."""
         return tuple(self._weights())
 
     @property
@@ -106,19 +120,25 @@ class Attention:
 
     @property
     def summary(self) -> str:
-        """Nothing: its heads are the whole model's."""
+        """Nothing: of all attentions together people are told."""
         return ""
 
     @property
-    def state(self) -> Paged:
-        """Its keys and values."""
+    def keys(self) -> Paged:
+        """The keys and values that it attends to."""
         return Paged(self.window, self.num_kv_heads, self.head_dim)
+
+    @property
+    def state(self) -> Paged | None:
+        """Its own keys and values."""
+        return self.keys if self.kv_layer is None else None
 
     @property
     def alike(self) -> Attention:
         """See `Block`: windows and frequencies are read when a step runs."""
         plain = RotaryConfig(2.0, dim=self.rotary.dim, amplitude=self.rotary.amplitude, is_still=self.rotary.is_still)
-        return replace(self, window=0, rotary=plain)
+        plain = replace(plain, num_pairs=self.rotary.num_pairs)
+        return replace(self, window=0, rotary=plain, kv_layer=None if self.kv_layer is None else 0)
 
     @property
     def residue(self) -> Residue:
@@ -133,7 +153,8 @@ class Attention:
             attended = recorder.rows("attention", self.columns)
         rotation = None
         # New keys of prompts and proposals are read by workgroups that would not make them; gates lie between heads.
-        if self.is_gated or place.batch.has_prefill or place.batch.has_proposals or num_tokens > MAX_ROTATING_TOKENS:
+        is_other = self.is_gated or self.kv_layer is not None
+        if is_other or place.batch.has_prefill or place.batch.has_proposals or num_tokens > MAX_ROTATING_TOKENS:
             self.record_before(recorder, q=q, cache=place.cache, slot_mapping=place.slot_mapping)
         else:
             q, rotation = self._heads(recorder), self._rotation(recorder)
@@ -145,6 +166,7 @@ class Attention:
             batch=place.batch,
             out=attended,
             rotation=rotation,
+            sinks=recorder.vector("sinks") if self.has_sinks else None,
         )
         recorder.touch_pages()
         recorder.barrier()
@@ -161,7 +183,7 @@ class Attention:
             recorder.commands,
             recorder.kernels,
             recorder.info,
-            shape=recorder.shape,
+            shape=recorder.shape.with_heads(self),
             qkv=qkv,
             q=q,
             cache=cache,
@@ -169,6 +191,7 @@ class Attention:
             positions=recorder.arrays.positions,
             slot_mapping=slot_mapping,
             q_gated=self.is_gated,
+            q_alone=self.kv_layer is not None,
         )
         recorder.barrier()
 
@@ -213,17 +236,21 @@ class Attention:
 
     @property
     def _qkv_columns(self) -> int:
-        return (self.num_heads * (2 if self.is_gated else 1) + 2 * self.num_kv_heads) * self.head_dim
+        queries = self.num_heads * (2 if self.is_gated else 1)
+        others = 0 if self.kv_layer is not None else 1 if self.v_from_k else 2
+        return (queries + others * self.num_kv_heads) * self.head_dim
 
     def _rotation(self, recorder: BlockRecorder) -> HeadRotation:
         return HeadRotation(
-            recorder.frequencies(self.rotary),
+            recorder.frequencies(self.rotary, self.head_dim),
             self.softmax_scale,
             None if self._norms_whole else self._norms(recorder),
             amplitude=self.rotary.amplitude,
             num_pairs=rotary_pairs(self.rotary, self.head_dim),
             q_growth=self.query_growth,
             q_period=self.query_period,
+            v_norm=self.v_norm,
+            v_from_k=self.v_from_k,
         )
 
     @property
@@ -233,15 +260,18 @@ class Attention:
     def _norms(self, recorder: BlockRecorder) -> HeadNorms | None:
         if self.q_norm is None or self.k_norm is None:
             return None
-        q_weight, k_weight = recorder.vector(self.q_norm.dest), recorder.vector(self.k_norm.dest)
+        q_weight = recorder.vector(self.q_norm.dest)
+        k_weight = q_weight if self.kv_layer is not None else recorder.vector(self.k_norm.dest)
         return HeadNorms(q_weight, k_weight, self.q_norm.eps, self.q_norm.plus_one)
 
     def _weights(self) -> Iterator[WeightSpec]:
         for norm in self.norms:
             yield norm.weight
-        for head_norm in (self.q_norm, self.k_norm):
+        for head_norm in (self.q_norm, self.k_norm if self.kv_layer is None else None):
             if head_norm is not None:
                 yield replace(head_norm.weight, head_order=self._head_order())
+        if self.has_sinks:
+            yield vector("self_attn.sinks", "sinks", self.num_heads)
         yield from self._projections()
         yield _matrix("self_attn.o_proj.weight", "o", self.hidden_size, self.columns)
         if self.output_bias:
@@ -257,7 +287,8 @@ class Attention:
                 yield replace(vector("self_attn.qkv_proj.bias", "qkv_bias", rows), head_order=order)
             return
         row = 0
-        for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        num_parts = 1 if self.kv_layer is not None else 2 if self.v_from_k else 3
+        for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))[:num_parts]:
             rows, own = count * self.head_dim, None if part == "v" else order
             if part == "q" and self.is_gated:
                 rows *= 2

@@ -19,7 +19,8 @@ class WeightSpec:
     Its rows go to row `row_offset` of `dest`, which several share that one dispatch reads. Matrices and tables are
     what adapters may change. `group` says what memory it is given. With a `head_order` the rows of heads lie in that
     order on disk, with `runs` all its rows as these say. A `stacked` one is so many matrices there, of as many rows
-    each, in a dimension of its own.
+    each, in a dimension of its own. Of one that `is_transposed` dense ones there have
+    rows for columns.
     """
 
     name: str
@@ -31,6 +32,7 @@ class WeightSpec:
     head_order: HeadOrder | None = None
     stacked: int = 1
     runs: tuple[RowRun, ...] = ()
+    is_transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +62,31 @@ class Residue:
     """What a block leaves in `branch` for the next one to add to the stream: norm(branch), or branch itself.
 
     `norm` is the destination of the norm's weight; "" = none. `eps` is that norm's. What is added is multiplied by
-    `scale`.
+    `scale`, and the stream then by the one element at the destination `factor`; "" = none.
     """
 
     norm: str = ""
     eps: float = 0.0
     scale: float = 1.0
+    factor: str = ""
 
     @classmethod
-    def of(cls, norm: Norm | None, scale: float = 1.0) -> Residue:
+    def of(cls, norm: Norm | None, scale: float = 1.0, factor: WeightSpec | None = None) -> Residue:
         """Return the residue of a block with this norm behind it, or none."""
-        return cls(scale=scale) if norm is None else cls(norm.dest, norm.eps, scale)
+        found = cls(scale=scale) if norm is None else cls(norm.dest, norm.eps, scale)
+        return found if factor is None else replace(found, factor=factor.dest)
 
     def behind(self, prefix: str) -> Residue:
-        """Return it with the norm's full name."""
-        return replace(self, norm=prefix + self.norm) if self.norm else self
+        """Return it with full names."""
+        norm, factor = (prefix + name if name else "" for name in (self.norm, self.factor))
+        return replace(self, norm=norm, factor=factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
     """RMSNorm over `size` elements: `name` is its weight's on disk, `dest` on the device, both as in the layer.
 
-    With `plus_one` weights count from 1. A `centred` one is LayerNorm without a bias.
+    With `plus_one` weights count from 1. A `centred` one is LayerNorm, whose bias has the name `bias`; "" = none.
     """
 
     name: str
@@ -90,6 +95,7 @@ class Norm:
     eps: float
     plus_one: bool = False
     centred: bool = False
+    bias: str = ""
 
     @property
     def rule(self) -> tuple[float, bool, bool]:
@@ -100,6 +106,16 @@ class Norm:
     def weight(self) -> WeightSpec:
         """Its weight, (size) f32."""
         return vector(self.name, self.dest, self.size)
+
+    @property
+    def bias_dest(self) -> str:
+        """The destination of its bias; "" = it has none."""
+        return f"{self.dest}_bias" if self.bias else ""
+
+    @property
+    def weights(self) -> tuple[WeightSpec, ...]:
+        """Its weight, and its bias if it has one."""
+        return (self.weight, *([vector(self.bias, self.bias_dest, self.size)] if self.bias else []))
 
 
 def vector(name: str, dest: str, size: int, row_offset: int = 0) -> WeightSpec:

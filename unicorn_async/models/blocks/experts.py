@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Residue, WeightSpec, vector
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import Weight
 
 GATE_UP, DOWN, ROUTER, CORRECTION = "experts_gate_up", "experts_down", "router", "router_correction"
+GATE_UP_BIAS, DOWN_BIAS, ROUTER_BIAS = (f"{name}_bias" for name in (GATE_UP, DOWN, ROUTER))
+SCALES = "expert_scales"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,11 @@ class Experts:
 
     All experts' gates lie in one destination, and what they are for behind them. The router stays f32 on the device, so
     that a token takes the same experts whatever weights become, and however many tokens a step has. With `is_corrected`
-    what experts are chosen by has a correction of each. What a `shared` expert leaves is added. With `is_stacked` those
-    of all experts are one tensor on disk, and an expert's gate and up side by side in it.
+    what experts are chosen by has a correction of each; with `is_scaled` what an expert leaves is multiplied by a scale
+    of its own. The router reads what the experts do, or the stream behind a `router_norm`, times hidden_size^-0.5. What
+    a `shared` expert leaves is added. With `is_stacked` those of all experts are one tensor on disk, and an expert's
+    gate and up side by side in it, or row by row `by_turns`, which files have in blocks alone. With a `bias` router and
+    experts have biases, those of all experts in one tensor.
     """
 
     hidden_size: int
@@ -55,15 +60,19 @@ class Experts:
     shared: SharedExpert | None = None
     is_corrected: bool = False
     is_stacked: bool = False
+    by_turns: bool = False
+    bias: bool = False
+    is_scaled: bool = False
+    router_norm: Norm | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """See `Block`."""
-        return (self.norm,)
+        return (self.norm,) if self.router_norm is None else (self.norm, self.router_norm)
 
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
-        """The norm, the router, the shared expert, then gate, up and down of each expert."""
+        """The norm, the router, the shared expert, biases, then gate, up and down of each expert."""
         return tuple(self._weights())
 
     @property
@@ -73,6 +82,7 @@ class Experts:
         return {
             "normed": self.hidden_size,
             "normed_rows": self.hidden_size,
+            **({} if self.router_norm is None else {"router_input": self.hidden_size}),
             "router_logits": self._router_rows,
             "chosen_experts": chosen,
             "expert_weights": chosen,
@@ -115,12 +125,17 @@ class Experts:
 
     def record(self, recorder: BlockRecorder) -> None:
         """See `Block`."""
+        self.mix(recorder, recorder.branch)
+        recorder.leave(self.residue)
+
+    def mix(self, recorder: BlockRecorder, out: Tensor) -> None:
+        """Record what a token's experts make of the stream into `out`, (tokens, hidden_size) f32."""
         normed = recorder.rows("normed", self.hidden_size)
         recorder.add_norm(self.norm, out=normed)
         pairs = self._pairs(recorder)
         x = self._input(recorder, GATE_UP, "normed_rows", normed, pairs.tile)  # beside the router
         logits = recorder.rows("router_logits", self._router_rows)
-        recorder.linear(normed, ROUTER, logits)
+        recorder.linear(self._router_input(recorder, normed), ROUTER, logits)
         # What all tokens' expert does runs beside the choice of the others, and beside their gates.
         own = None if self.shared is None else self.shared.activate(recorder, normed, x, self.activation)
         chosen = recorder.rows("chosen_experts", self.routing.num_chosen).address
@@ -134,10 +149,17 @@ class Experts:
             element_of(down), recorder.num_tokens, pairs.num_pairs, self.routing.num_experts
         ):
             assert isinstance(down, QuantTensor)
-            self._sum_at_once(recorder, activated, down, chosen, weights, shared, gates)
+            self._sum_at_once(recorder, activated, down, chosen, weights, out, shared, gates)
         else:
-            self._sum(recorder, activated, pairs, weights, shared, gates)
-        recorder.leave(self.residue)
+            self._sum(recorder, activated, pairs, weights, out, shared, gates)
+
+    def _router_input(self, recorder: BlockRecorder, normed: Tensor) -> Tensor:
+        """Record what the router reads, if it is other than what the experts do."""
+        if self.router_norm is None:
+            return normed
+        own = recorder.rows("router_input", self.hidden_size)
+        recorder.add_norm(self.router_norm, out=own, scale=self.hidden_size**-0.5)
+        return own
 
     @property
     def _router_rows(self) -> int:
@@ -171,6 +193,7 @@ class Experts:
             routing=self.routing,
             logits=logits,
             correction=recorder.vector(CORRECTION) if self.is_corrected else None,
+            scales=recorder.vector(SCALES) if self.is_scaled else None,
             chosen=chosen,
             weights=weights,
             pairs=pairs if sorts else None,
@@ -185,7 +208,9 @@ class Experts:
         """Record the experts' networks up to their activations; returns these, (pairs, width), as `down` reads them."""
         experts, width = self.routing.num_experts, self.intermediate_size
         taken, gates = self.routing.num_chosen, ExpertRows(experts, width, width, experts * width)
-        if self.is_stacked:
+        if self.by_turns:
+            gates = ExpertRows(experts, width, 2 * width, 1, 2)
+        elif self.is_stacked:
             gates = ExpertRows(experts, width, 2 * width, width)
         elements = [element_of(_whole(recorder.weight(name))) for name in (GATE_UP, DOWN)]
         if blocks_outputs(elements, pairs.tile, width):
@@ -207,6 +232,7 @@ class Experts:
         activated: Rows,
         pairs: TiledPairs,
         weights: Tensor,
+        out: Tensor,
         shared: Tensor | None,
         gates: Tensor | None,
     ) -> None:
@@ -220,7 +246,7 @@ class Experts:
             recorder.kernels,
             outputs=of_tokens,
             weights=weights,
-            out=recorder.branch,
+            out=out,
             shared=shared,
             gates=gates,
         )
@@ -233,6 +259,7 @@ class Experts:
         down: QuantTensor,
         chosen: int,
         weights: Tensor,
+        out: Tensor,
         shared: Tensor | None,
         gates: Tensor | None,
     ) -> None:
@@ -246,9 +273,10 @@ class Experts:
             rows=ExpertRows(self.routing.num_experts, self.hidden_size, self.hidden_size),
             chosen=chosen,
             weights=weights,
-            out=recorder.branch,
+            out=out,
             shared=shared,
             gates=gates,
+            bias=recorder.vector(DOWN_BIAS) if self.bias else None,
         )
         recorder.barrier()
 
@@ -286,25 +314,33 @@ class Experts:
             shared_by=shared_by,
             out=out,
             gate=self.activation if rows.up else None,
+            bias=recorder.vector(f"{name}_bias") if self.bias else None,
         )
         recorder.barrier()
 
     def _weights(self) -> Iterator[WeightSpec]:
         experts, width, hidden = self.routing.num_experts, self.intermediate_size, self.hidden_size
-        yield self.norm.weight
+        for norm in self.norms:
+            yield norm.weight
         yield WeightSpec("mlp.gate.weight", (experts, hidden), ROUTER, WeightKind.VECTOR, MemoryGroup.NORMS)
         if self.shared is not None and self.shared.gate:
             shape, norms = (1, hidden), MemoryGroup.NORMS
             yield WeightSpec(self.shared.gate, shape, ROUTER, WeightKind.VECTOR, norms, experts)
         if self.is_corrected:
             yield vector("mlp.gate.e_score_correction_bias", CORRECTION, experts)
+        if self.is_scaled:
+            yield vector("mlp.gate.per_expert_scale", SCALES, experts)
         if self.shared is not None:
             yield from self.shared.weights(hidden)
+        if self.bias:
+            yield vector("mlp.gate.bias", ROUTER_BIAS, experts)
+            yield from self._biases()
         kind, group = WeightKind.MATRIX, MemoryGroup.EXPERTS
         if self.is_stacked:
             for name, dest, rows, columns in (("gate_up", GATE_UP, 2 * width, hidden), ("down", DOWN, hidden, width)):
                 shape = (experts * rows, columns)
-                yield WeightSpec(f"mlp.experts.{name}_proj", shape, dest, kind, group, stacked=experts)
+                spec = WeightSpec(f"mlp.experts.{name}_proj", shape, dest, kind, group, stacked=experts)
+                yield replace(spec, is_transposed=self.by_turns)
             return
         for part, first in (("gate", 0), ("up", experts)):
             for expert in range(experts):
@@ -313,6 +349,17 @@ class Experts:
         for expert in range(experts):
             name = f"mlp.experts.{expert}.down_proj.weight"
             yield WeightSpec(name, (hidden, width), DOWN, kind, group, expert * hidden)
+
+    def _biases(self) -> Iterator[WeightSpec]:
+        experts, width = self.routing.num_experts, self.intermediate_size
+        parts = [("gate", GATE_UP_BIAS, width), ("up", GATE_UP_BIAS, width), ("down", DOWN_BIAS, self.hidden_size)]
+        if self.is_stacked:
+            parts[:2] = [("gate_up", GATE_UP_BIAS, 2 * width)]
+        row: dict[str, int] = {}
+        for part, dest, size in parts:
+            whole = vector(f"mlp.experts.{part}_proj_bias", dest, experts * size, row.get(dest, 0))
+            row[dest] = whole.row_offset + experts * size
+            yield replace(whole, stacked=experts)
 
 
 def _whole(weight: Weight) -> Tensor | QuantTensor:

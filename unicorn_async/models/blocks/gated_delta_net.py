@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Fixed, Residue, WeightSpec, vector
-from unicorn_async.ops.delta_rule import delta_conv, delta_conv_state, delta_rule
+from unicorn_async.ops.delta_chunks import delta_chunk, delta_chunks
+from unicorn_async.ops.delta_rule import DeltaTokens, delta_conv, delta_conv_state, delta_rule
 from unicorn_async.ops.head_gate import HeadGate, head_gate
 from unicorn_async.tensor import DType, Tensor
 from unicorn_async.weights.placement import MemoryGroup
@@ -68,6 +69,7 @@ class GatedDeltaNet:
             "delta_ba": 2 * self.shape.num_value_heads,
             "convolved": columns,
             "attention": values,
+            "delta_chunks": self.shape.chunk_columns,
         }
 
     @property
@@ -170,9 +172,7 @@ class GatedDeltaNet:
         )
         recorder.barrier()
         delta_conv_state(commands, kernels, shape, projected=projected, state=state, runs=runs)
-        delta_rule(
-            commands,
-            kernels,
+        tokens = DeltaTokens(
             shape,
             qkv=convolved,
             ba=ba,
@@ -181,7 +181,18 @@ class GatedDeltaNet:
             state=state,
             runs=runs,
             positions=positions,
-            out=found,
         )
+        is_chunked = recorder.has_prompts and shape.takes_chunks(recorder.num_tokens)
+        if is_chunked:
+            self._record_chunks(recorder, tokens, found)
+        delta_rule(commands, kernels, recorder.info, tokens, out=found, is_beside_chunks=is_chunked)
         recorder.barrier()
         return found
+
+    def _record_chunks(self, recorder: BlockRecorder, tokens: DeltaTokens, found: Tensor) -> None:
+        """Record what heads find in long runs, without a barrier behind it."""
+        commands, kernels, info = recorder.commands, recorder.kernels, recorder.info
+        chunks = recorder.rows("delta_chunks", self.shape.chunk_columns)
+        delta_chunk(commands, kernels, info, tokens, out=chunks)
+        recorder.barrier()
+        delta_chunks(commands, kernels, info, tokens, chunks=chunks, out=found)

@@ -78,6 +78,7 @@ class GatedFFN:
     is_fused: bool = False
     is_parallel: bool = False
     residual_scale: float = 1.0
+    factor: WeightSpec | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -100,6 +101,7 @@ class GatedFFN:
             *(norm.weight for norm in own if norm is not None),
             *gate_up,
             WeightSpec("mlp.down_proj.weight", (hidden, width), "down", kind, group),
+            *(() if self.factor is None else (self.factor,)),
         )
 
     @property
@@ -133,7 +135,7 @@ class GatedFFN:
     @property
     def residue(self) -> Residue:
         """See `Block`."""
-        return Residue.of(self.post_norm, self.residual_scale)
+        return Residue.of(self.post_norm, self.residual_scale, self.factor)
 
     def record(self, recorder: BlockRecorder) -> None:
         """See `Block`."""

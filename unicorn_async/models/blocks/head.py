@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.models.block_recorder import BlockRecorder
     from unicorn_async.models.blocks.declarations import Norm
+    from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Tensor
 
 
@@ -44,10 +45,10 @@ class Head:
 
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
-        """The norm's weight, and the table if it has one of its own."""
+        """The norm's, and the table if it has one of its own."""
         shape = (self.vocab_size, self.hidden_size)
         table = WeightSpec(self.name, shape, "head", WeightKind.TABLE, MemoryGroup.HEAD)
-        return (self.norm.weight,) if self.is_tied else (self.norm.weight, table)
+        return self.norm.weights if self.is_tied else (*self.norm.weights, table)
 
     @property
     def workspace(self) -> Mapping[str, int]:
@@ -59,6 +60,10 @@ class Head:
         normed = recorder.input(self.table, "head_input", num_rows)
         rows = recorder.arrays.logit_rows
         recorder.add_norm(self.norm, out=normed, rows=rows, num_rows=num_rows, scale=self.scale)
+        return self.record_table(recorder, normed, num_rows)
+
+    def record_table(self, recorder: BlockRecorder, normed: Rows, num_rows: int) -> Tensor:
+        """Record the logits of rows behind a norm; returns them, (num_rows, vocab) f32."""
         logits = recorder.rows("logits", self.vocab_size, num_rows)
         recorder.linear(normed, self.table, logits, epilogue=Epilogue(soft_cap=self.soft_cap))
         return logits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
@@ -11,6 +11,7 @@ from unicorn_async.models.blocks.declarations import Norm
 from unicorn_async.models.blocks.embedding import Embedding
 from unicorn_async.models.blocks.gated_ffn import GatedFFN
 from unicorn_async.models.blocks.head import Head
+from unicorn_async.models.blocks.predictor import PredictorInput
 from unicorn_async.models.rotary_config import read_rotary, scaled_positions
 from unicorn_async.models.spec import Layer, ModelSpec
 
@@ -105,6 +106,7 @@ class Dimensions:
         soft_cap: float = 0.0,
         is_fused: bool = False,
         is_interleaved: bool = False,
+        has_sinks: bool = False,
     ) -> Attention:
         """Return attention; `norm` and `post_norm` name the norms before and after it, where there are any.
 
@@ -132,6 +134,7 @@ class Dimensions:
             residual_scale=self.residual_scale,
             is_fused=is_fused,
             is_interleaved=is_interleaved,
+            has_sinks=has_sinks,
         )
 
     def gated_ffn(
@@ -174,11 +177,11 @@ def decoder(
     `norm` is the last norm's name, `names` are those of `Layer`.
 
     Raises:
-        UnsupportedModelError: a key that would change the result was read by nobody.
+        UnsupportedModelError: a key that would change the result was read by nobody, or no layer attends.
     """
     raw.refuse_unread(_NEUTRAL)
     vocab_size = raw.count("vocab_size", vocab_size)
-    return ModelSpec(
+    spec = ModelSpec(
         architecture=architecture,
         hidden_size=sizes.hidden_size,
         vocab_size=vocab_size,
@@ -196,6 +199,39 @@ def decoder(
         bos_token_id=next(iter(raw.token_ids("bos_token_id")), None),
         eos_token_ids=raw.token_ids("eos_token_id"),
     )
+    if not spec.attends:
+        raise UnsupportedModelError(f"{architecture}: models without attention are not supported")
+    return spec
+
+
+def predictor(
+    spec: ModelSpec,
+    sizes: Dimensions,
+    blocks: Iterable[Block],
+    *,
+    prefix: str,
+    names: Mapping[str, str],
+    reads_normed: bool,
+) -> Layer:
+    """Return a layer of these blocks that predicts a token more.
+
+    `names` are those on disk, behind the prefix, of `embedding_norm`, `hidden_norm`, `head_norm` and `projection`, and
+    of the `layer` that leads the blocks' own.
+    """
+    begun = PredictorInput(
+        sizes.hidden_size,
+        embedding_norm=sizes.norm(names["embedding_norm"], "embedding_norm"),
+        hidden_norm=sizes.norm(names["hidden_norm"], "hidden_norm"),
+        head_norm=sizes.norm(names["head_norm"], "head_norm"),
+        projection=f"{names['projection']}.weight",
+        embedding_scale=spec.embedding.scale,
+        reads_normed=reads_normed,
+    )
+    layer = Layer((begun, *blocks), prefix)
+    if not (lead := names["layer"]):
+        return layer
+    own = {weight.name for block in layer.blocks[1:] for weight in block.weights}
+    return replace(layer, names=tuple((name, f"{lead}{name}") for name in sorted(own)))
 
 
 def plain_decoder(

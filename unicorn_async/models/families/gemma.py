@@ -13,8 +13,12 @@ from unicorn_async.models.rotary_config import read_section_rotary, read_whole_r
 from unicorn_async.rotary import RotaryConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unicorn_async.checkpoint.json_config import JsonConfig
     from unicorn_async.models.blocks.attention import Attention
+    from unicorn_async.models.blocks.block import Block
+    from unicorn_async.models.blocks.gated_ffn import GatedFFN
     from unicorn_async.models.spec import ModelSpec
 
 
@@ -28,18 +32,56 @@ def gemma3_multimodal(raw: JsonConfig) -> ModelSpec:
     return _decoder(raw.section("text_config"), "Gemma3ForConditionalGeneration")
 
 
-def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
+def gemma_sizes(raw: JsonConfig, *, num_layers: int, norm_plus_one: bool) -> Dimensions:
+    """Read the sizes of a Gemma 3 or 4, of `num_layers` where the file doesn't say."""
     num_heads, num_kv_heads = checked_heads(raw, default_heads=8, default_kv_heads=4)
-    sizes = Dimensions(
-        num_layers=raw.num_layers(26),
+    return Dimensions(
+        num_layers=raw.num_layers(num_layers),
         hidden_size=raw.count("hidden_size", 2304),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=raw.count("head_dim", 256),
         intermediate_size=raw.count("intermediate_size", 9216),
         norm_eps=raw.number("rms_norm_eps", 1e-6),
-        norm_plus_one=not raw.traits.norms_hold_one,
+        norm_plus_one=norm_plus_one,
     )
+
+
+def gemma_ffn(raw: JsonConfig, sizes: Dimensions) -> GatedFFN:
+    """Return the dense network of a layer, between norms."""
+    return sizes.gated_ffn(
+        raw.activation("hidden_activation", "gelu_pytorch_tanh"),
+        norm="pre_feedforward_layernorm",
+        post_norm="post_feedforward_layernorm",
+    )
+
+
+def gemma_decoder(
+    raw: JsonConfig,
+    architecture: str,
+    sizes: Dimensions,
+    layers: Iterable[tuple[Block, ...]],
+    *,
+    vocab_size: int,
+    names: tuple[tuple[str, str], ...] = (),
+) -> ModelSpec:
+    """Put layers between embeddings that are scaled, and logits that may be capped."""
+    return decoder(
+        raw,
+        architecture,
+        sizes,
+        layers,
+        vocab_size=vocab_size,
+        max_position=131_072,
+        tied=True,
+        embedding_scale=sizes.hidden_size**0.5,
+        logit_soft_cap=raw.factor("final_logit_softcapping") if raw.has("final_logit_softcapping") else 0.0,
+        names=names,
+    )
+
+
+def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
+    sizes = gemma_sizes(raw, num_layers=26, norm_plus_one=not raw.traits.norms_hold_one)
     window, bias = raw.window("sliding_window", 4096), raw.flag("attention_bias", False)
     global_rotary, local_rotary = _rotaries(raw, sizes.head_dim)
     scale = raw.factor("query_pre_attn_scalar", 256) ** -0.5
@@ -57,22 +99,9 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
             soft_cap=cap,
         )
 
-    ffn = sizes.gated_ffn(
-        raw.activation("hidden_activation", "gelu_pytorch_tanh"),
-        norm="pre_feedforward_layernorm",
-        post_norm="post_feedforward_layernorm",
-    )
-    return decoder(
-        raw,
-        architecture,
-        sizes,
-        ((attention(is_local=is_local), ffn) for is_local in local_layers(raw, sizes.num_layers, 6)),
-        vocab_size=262_208,
-        max_position=131_072,
-        tied=True,
-        embedding_scale=sizes.hidden_size**0.5,
-        logit_soft_cap=raw.factor("final_logit_softcapping") if raw.has("final_logit_softcapping") else 0.0,
-    )
+    ffn = gemma_ffn(raw, sizes)
+    layers = ((attention(is_local=is_local), ffn) for is_local in local_layers(raw, sizes.num_layers, 6))
+    return gemma_decoder(raw, architecture, sizes, layers, vocab_size=262_208)
 
 
 def _rotaries(raw: JsonConfig, head_dim: int) -> tuple[RotaryConfig, RotaryConfig]:

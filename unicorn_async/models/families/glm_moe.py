@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.models.blocks.shared_expert import SharedExpert
-from unicorn_async.models.families.dense import Dimensions, decoder
+from unicorn_async.models.families.dense import Dimensions, decoder, predictor
 from unicorn_async.models.rotary_config import read_rotary
 from unicorn_async.ops.routing import Routing
 
@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
     from unicorn_async.models.spec import ModelSpec
 
+_PREDICTOR = {
+    "embedding_norm": "enorm",
+    "hidden_norm": "hnorm",
+    "head_norm": "shared_head.norm",
+    "projection": "eh_proj",
+    "layer": "",
+}
+
 
 def glm4_moe(raw: JsonConfig) -> ModelSpec:
-    """Read the config.json of a `Glm4MoeForCausalLM`; layers that predict further tokens are passed over."""
+    """Read the config.json of a `Glm4MoeForCausalLM`; the first layer behind the last predicts a token more."""
     sizes = Dimensions.read(raw, norm_eps=1e-5)
     attention = sizes.attention(
         read_rotary(raw, sizes.head_dim, default_part=0.5),
@@ -40,7 +48,12 @@ def glm4_moe(raw: JsonConfig) -> ModelSpec:
     dense, num_dense = sizes.gated_ffn(experts.activation), raw.index("first_k_dense_replace", 1)
     layers = ((attention, dense if layer < num_dense else experts) for layer in range(sizes.num_layers))
     spec = decoder(raw, "Glm4MoeForCausalLM", sizes, layers)
-    return replace(spec, num_predictors=raw.index("num_nextn_predict_layers", 1))
+    num_predictors = raw.index("num_nextn_predict_layers", 1)
+    if not num_predictors:
+        return spec
+    prefix = f"model.layers.{sizes.num_layers}."
+    found = predictor(spec, sizes, (attention, experts), prefix=prefix, names=_PREDICTOR, reads_normed=False)
+    return replace(spec, num_predictors=num_predictors, predictors=(found,))
 
 
 def _routing(raw: JsonConfig) -> Routing:

@@ -13,7 +13,7 @@ from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.models.blocks.gated_delta_net import GatedDeltaNet
-from unicorn_async.models.families.dense import Dimensions, decoder, layer_kinds
+from unicorn_async.models.families.dense import Dimensions, decoder, layer_kinds, predictor
 from unicorn_async.models.families.qwen_moe import shared_expert
 from unicorn_async.models.rotary_config import read_rotary
 from unicorn_async.ops.delta_rule import DeltaShape
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 _MOST_TAPS = 16
 _KINDS = ("linear_attention", "full_attention")
+_PREDICTOR = {
+    "embedding_norm": "pre_fc_norm_embedding",
+    "hidden_norm": "pre_fc_norm_hidden",
+    "head_norm": "norm",
+    "projection": "fc",
+    "layer": "layers.0.",
+}
 
 
 def qwen3_5(raw: JsonConfig) -> ModelSpec:
@@ -111,7 +118,17 @@ def recurrent_decoder(
     )
     blocks = (attention if attends else linear for attends in _attending(raw, sizes.num_layers))
     layers = list(zip(blocks, ffns, strict=True))
-    return decoder(raw, architecture, sizes, layers, vocab_size=vocab_size, max_position=32_768)
+    spec = decoder(raw, architecture, sizes, layers, vocab_size=vocab_size, max_position=32_768)
+    forms = (
+        predictor(spec, sizes, (attention, ffn), prefix="mtp.", names=_PREDICTOR, reads_normed=True)
+        for ffn in _forms(ffns[-1])
+    )
+    return replace(spec, predictors=tuple(forms))
+
+
+def _forms(ffn: Block) -> tuple[Block, ...]:
+    """Return a predictor's FFN as it may be on disk: its experts are stacked like those of layers, or unlike them."""
+    return (ffn, replace(ffn, is_stacked=not ffn.is_stacked)) if isinstance(ffn, Experts) else (ffn,)
 
 
 def _shape(raw: JsonConfig) -> DeltaShape:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 VEC_PAIRS = (1, 2, 4, 8)  # of a tile, where lanes read the weights
 MATRIX_PAIRS = (16, 32, 64, 128)  # the same on matrix units
-# Pairs of an expert on the average up to which lanes read the weights. With more, some experts have so many that lanes
-# read their weights twice; matrices never do with up to 16, and are bound by the same memory.
-_FEW_PAIRS = 2
-_SUMS, _MOST_ROWS = 16, 4  # of a lane
+# Pairs of an expert on the average from which matrices read the weights, for each expert with 16 or fewer pairs once.
+# Lanes read them for each pair or two; where a factor takes twice the registers, they do so in the time of one read.
+_MATRIX_AVERAGE, _LEAN_MATRIX_AVERAGE = 0.5, 2.0
+_SUMS, _FLOAT_SUMS, _MOST_ROWS = 16, 4, 4  # of a lane, the second of codes that are floats
 _SHARING_SUBGROUPS = 8  # at most, of a row
 _SOFTWARE_ROWS = 4  # that share a load of the input
 _LARGE = (1 << 17, 4096)  # rows and columns
@@ -49,13 +49,17 @@ def pairs_of_a_tile(info: DeviceInfo, elements: Sequence[ElementType], num_pairs
 
     `elements` are the types of all weights that the tiles are multiplied with.
     """
-    if num_pairs > _FEW_PAIRS * num_experts:
+    if _suits_matrices(info, num_pairs / num_experts):
         fitting = [pairs for pairs in MATRIX_PAIRS if all(_matrix_tile(info, element, pairs) for element in elements)]
         if fitting:
             wanted = _matrix_room(info, num_pairs / num_experts)
             return next((pairs for pairs in fitting if wanted <= pairs), fitting[-1])
     wanted = _vec_room(info, num_pairs / num_experts)
     return next((pairs for pairs in VEC_PAIRS if wanted <= pairs), VEC_PAIRS[-1])
+
+
+def _suits_matrices(info: DeviceInfo, average: float) -> bool:
+    return average > _LEAN_MATRIX_AVERAGE if halves_subgroups(info) else average >= _MATRIX_AVERAGE
 
 
 def _matrix_room(info: DeviceInfo, average: float) -> float:
@@ -112,10 +116,11 @@ def plan_experts(
     """
     tiles = num_tiles(num_pairs, num_experts, tile)
     form = expert_form(element, tile)
-    name = _product(element, tile).weights
+    product = _product(element, tile)
+    name = product.weights
     kind = "expert_quant" if isinstance(element, QuantFormat) else "expert"
     if tile in VEC_PAIRS and (form is RowForm.BLOCKS or not blocked):
-        rows = max(2, min(_MOST_ROWS, _SUMS // tile))
+        rows = max(2, min(_MOST_ROWS, (_FLOAT_SUMS if product.has_float_codes else _SUMS) // tile))
         constants = {"WORKGROUP": workgroup_unit(info), "ROWS": rows, "PAIRS": tile}
         outputs = rows // 2 if gated else rows
         if blocked:

@@ -53,9 +53,20 @@ def can_hold(info: DeviceInfo, product: Product) -> bool:
     return fixed and _held(info, product, max(_splits(info))) <= _most_held(info, product)
 
 
+def pays_to_hold(info: DeviceInfo, product: Product) -> bool:
+    """Whether it had better be this kernel, where `can_hold` allows it.
+
+    With two tokens linear_quant_vec is faster on NVIDIA's, by a tenth to a quarter; lanes of RDNA hold less of it.
+    """
+    return product.tokens == 1 or halves_subgroups(info)
+
+
 def fetches_ahead(info: DeviceInfo, product: Product, held: int) -> bool:
-    """Whether fetching a pass ahead pays, for twice the registers: with eight bits a code, where passes are long."""
-    pays = product.tokens == 1 and held > 1 and product.quant_bytes == QUANT_BLOCK
+    """Whether fetching a pass ahead pays, for twice the registers: with eight bits a code, where passes are long.
+
+    Codes that are floats have no registers left for it.
+    """
+    pays = product.tokens == 1 and held > 1 and product.quant_bytes == QUANT_BLOCK and not product.has_float_codes
     return pays and (held <= _LEAN_HELD or not halves_subgroups(info))
 
 
@@ -69,7 +80,7 @@ def held_tuning(info: DeviceInfo, product: Product) -> HeldTuning:
     held = _held(info, product, split)
     sharing = _SHARING_SUBGROUPS if split >= _SUBGROUPS else _SUBGROUPS
     subgroups = _BLOCKED_SUBGROUPS if product.blocked else sharing
-    rows = 2 if product.gated or held > 1 else 1
+    rows = 2 if product.gated or (held > 1 and not _is_full(product, held)) else 1
     passes = max(1, min(_MAX_PASSES, product.n // (rows * subgroups // split * _WORKGROUPS)))
     ahead = fetches_ahead(info, product, held)
     return HeldTuning(product.tokens, subgroups, split, rows, 1 if product.blocked else passes, ahead)
@@ -108,8 +119,15 @@ def _splits(info: DeviceInfo) -> list[int]:
     return [split for split in _SPLITS if split <= most]
 
 
+def _is_full(product: Product, held: int) -> bool:
+    """Whether one row takes all the registers that there are."""
+    return product.has_float_codes and product.tokens * held > _LEAN_HELD
+
+
 def _most_held(info: DeviceInfo, product: Product) -> int:
-    return _LEAN_HELD if product.tokens > 1 and halves_subgroups(info) else _HELD
+    """Blocks of a token that a lane has room for, beside one row's of codes or both rows' of a gated product."""
+    is_lean = product.tokens > 1 or (product.gated and product.has_float_codes)
+    return _LEAN_HELD if is_lean and halves_subgroups(info) else _HELD
 
 
 def _held(info: DeviceInfo, product: Product, split: int) -> int:

@@ -1,8 +1,9 @@
 """How the matrix kernels are cut where a factor takes twice the registers, and workgroups share few units. Pure.
 
 Rules for devices with `halves_subgroups`, found by what RADV's compiler makes of the kernels for RDNA3: no tile keeps
-anything outside of registers, all leave room for seven subgroups on each of a compute unit's two SIMDs, of 1,024
-registers for 32 lanes, and two workgroups fit into the 64 KiB of a compute unit's shared memory.
+anything outside of registers, all leave room for four subgroups on each of a compute unit's two SIMDs, of 1,024
+registers for 32 lanes, and two workgroups fit into the 64 KiB of a compute unit's shared memory. A prompt is bound by
+instructions: its tile has as many lanes as blocks of weights to stage, and four subgroups that share what they load.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _TILES = (
     (TileTuning(16, 16, 64, 1, 4, 64, 1), TileTuning(16, 16, 64, 1, 4, 64, 1)),
     (TileTuning(32, 32, 128, 1, 8, 64, 1), TileTuning(32, 32, 64, 1, 4, 64, 1)),
     (TileTuning(64, 64, 128, 1, 8, 64, 1), TileTuning(64, 64, 64, 2, 2, 64, 1)),
-    (TileTuning(_ANY, 128, 128, 4, 2, 32, 1), TileTuning(_ANY, 64, 64, 2, 2, 64, 1)),
+    (TileTuning(_ANY, 128, 128, 2, 2, 32, 1), TileTuning(_ANY, 64, 64, 2, 2, 64, 1)),
 )
 # What else may be found to be faster, by a tile's tokens: rows, parts along tokens and along rows, columns, buffers.
 LEAN_CANDIDATES = {
     16: ((64, 1, 4, 32, 1), (128, 1, 8, 64, 1), (64, 1, 4, 128, 1)),
     32: ((128, 1, 8, 64, 1), (64, 1, 4, 64, 1), (128, 2, 2, 32, 1)),
     64: ((128, 1, 8, 64, 1), (64, 2, 2, 64, 1), (256, 4, 2, 32, 1)),
-    128: ((128, 4, 2, 32, 1), (128, 4, 1, 32, 1), (64, 4, 1, 64, 1)),
+    128: ((128, 2, 2, 32, 1), (128, 4, 2, 32, 1), (64, 2, 2, 64, 1)),
 }
 _SUBGROUPS = 8  # of a compute unit that has enough to do
 _MAX_SPLITS = 8

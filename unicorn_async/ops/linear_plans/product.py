@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.gpu.tuned import Input
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat, QuantTensor
 
 if TYPE_CHECKING:
@@ -72,9 +73,19 @@ class Product(NamedTuple):
         return cls(weights, int(fields["tokens"]), int(fields["n"]), int(k), gated, blocked)
 
     @property
+    def input(self) -> Input:
+        """Name what it reads."""
+        return Input(self.weights, self.tokens, self.k)
+
+    @property
     def is_quantised(self) -> bool:
         """Whether the weights are codes with scales."""
         return self.weights not in _DENSE
+
+    @property
+    def has_float_codes(self) -> bool:
+        """Whether codes are floats, whose products take many more registers than those of integers."""
+        return self.weights == QuantFormat.F8_E4M3.layout.name
 
     @property
     def element(self) -> ElementType:

@@ -1,7 +1,8 @@
 """How the matrix kernels cut a product with quantised weights, by how much of a discrete GPU each way would keep busy.
 
-Rules that were found on an H200: its room for workgroups stands for that of all discrete GPUs. Others share their
-memory with the CPU and have a fraction of that room, so that the largest tiles fill them. Pure: needs no GPU.
+Rules that were found on an H100 and an H200: their room for workgroups stands for that of all discrete GPUs. Others
+share their memory with the CPU and have a fraction of that room, so that the largest tiles fill them. Pure: needs no
+GPU.
 """
 
 from __future__ import annotations
@@ -73,12 +74,13 @@ class _CoopmatRule:
 
 @dataclass(frozen=True, slots=True)
 class _FragmentRules:
-    """The cuts for up to as many tokens by shape, each with how many of its workgroups an H200 holds at once."""
+    """The cuts for up to as many tokens by shape; where K may be cut, with how many workgroups an H200 has at once."""
 
-    head: tuple[FragmentTuning, int]  # as many rows as a large vocabulary
-    many_rows: tuple[FragmentTuning, int]
-    short: tuple[FragmentTuning, int]  # little work, but rows enough that K need not be cut
-    small: tuple[FragmentTuning, int]  # little work and few rows
+    head: FragmentTuning  # as many rows as a large vocabulary
+    many_rows: FragmentTuning
+    plain_many_rows: FragmentTuning  # of codes that are multiplied as they are
+    little_work: tuple[FragmentTuning, int]
+    long_rows: tuple[FragmentTuning, int]
     others: tuple[FragmentTuning, int]
 
 
@@ -100,38 +102,43 @@ _COOPMAT = (  # the first that serves a product and fits the device
     _CoopmatRule(TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
 )
 _NARROW = _FragmentRules(
-    head=(FragmentTuning(NARROW_TOKENS, 1, 2, 1, 2, fragment_tokens=8), 1320),
-    many_rows=(FragmentTuning(NARROW_TOKENS, 1, 2, 1, 2, fragment_tokens=8), 1320),
-    short=(FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8), 792),
-    small=(FragmentTuning(NARROW_TOKENS, 1, 1, 2, 2, fragment_tokens=8), 792),
-    others=(FragmentTuning(NARROW_TOKENS, 1, 2, 1, 4, fragment_tokens=8), 1056),
+    head=FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8),
+    many_rows=FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8),
+    plain_many_rows=FragmentTuning(NARROW_TOKENS, 1, 2, 1, 2, fragment_tokens=8),
+    little_work=(FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8), 528),
+    long_rows=(FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8), 1056),
+    others=(FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8), 1056),
 )
 _FRAGMENTS = (
     _FragmentRules(
-        head=(FragmentTuning(16, 1, 2, 2, 2), 1320),
-        many_rows=(FragmentTuning(16, 1, 4, 1, 2), 1320),
-        short=(FragmentTuning(16, 1, 1, 1, 4), 792),
-        small=(FragmentTuning(16, 1, 1, 2, 2), 792),
-        others=(FragmentTuning(16, 1, 2, 1, 4), 792),
+        head=FragmentTuning(16, 1, 2, 2, 2),
+        many_rows=FragmentTuning(16, 1, 1, 1, 4),
+        plain_many_rows=FragmentTuning(16, 1, 4, 1, 2),
+        little_work=(FragmentTuning(16, 1, 1, 1, 4), 528),
+        long_rows=(FragmentTuning(16, 1, 1, 2, 2), 1056),
+        others=(FragmentTuning(16, 1, 1, 2, 2), 1056),
     ),
     _FragmentRules(
-        head=(FragmentTuning(32, 2, 2, 1, 4), 528),
-        many_rows=(FragmentTuning(32, 2, 2, 1, 4), 528),
-        short=(FragmentTuning(32, 2, 2, 1, 4), 528),
-        small=(FragmentTuning(32, 2, 1, 2, 2), 528),
-        others=(FragmentTuning(32, 2, 2, 1, 4), 528),
+        head=FragmentTuning(32, 2, 2, 1, 4),
+        many_rows=FragmentTuning(32, 2, 2, 1, 4),
+        plain_many_rows=FragmentTuning(32, 2, 2, 1, 4),
+        little_work=(FragmentTuning(32, 2, 1, 1, 4), 528),
+        long_rows=(FragmentTuning(32, 2, 2, 1, 4), 396),
+        others=(FragmentTuning(32, 2, 2, 1, 4), 396),
     ),
     _FragmentRules(
-        head=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 2, 1, 4), 528),
-        many_rows=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 2, 1, 4), 528),
-        short=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 792),
-        small=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
-        others=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
+        head=FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 2),
+        many_rows=FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 2),
+        plain_many_rows=FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 2, 1, 4),
+        little_work=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 528),
+        long_rows=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
+        others=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 528),
     ),
 )
+_PLAIN, _PLAIN_RESIDENT = ("q4", "q8"), 528  # layouts of such codes
 _HEAD_ROWS = 196_608
 _MANY_ROWS = 16_384
-_SHORT_ROWS = 3_168  # a quarter of the room in workgroups of 16 rows
+_LONG_ROWS = 8_192
 _LITTLE_WORK = 792  # pieces of 16 rows and 1024 columns: one for each workgroup that fits at once
 _MAX_SPLITS = 8
 _ENDS, _SPLIT_SUM = 4.5, 0.5  # steps along K that take as long as a workgroup's start and end, and as a split's sums
@@ -153,11 +160,14 @@ def fragment_tuning(info: DeviceInfo, product: Product) -> FragmentTuning:
         rules = next(rules for rules in _FRAGMENTS if tokens <= rules.others[0].tokens)
     is_discrete = info.type is DeviceType.DISCRETE
     if n >= _MANY_ROWS:
-        tuning, resident = rules.head if n >= _HEAD_ROWS and is_discrete else rules.many_rows
-    elif is_discrete and -(-n // 16) * (k // 1024) < _LITTLE_WORK:
-        tuning, resident = rules.short if n >= _SHORT_ROWS else rules.small
+        many = rules.plain_many_rows if product.weights in _PLAIN else rules.many_rows
+        return rules.head if n >= _HEAD_ROWS and is_discrete else many
+    if is_discrete and -(-n // 16) * (k // 1024) < _LITTLE_WORK:
+        tuning, resident = rules.little_work
     else:
-        tuning, resident = rules.others
+        tuning, resident = rules.long_rows if k >= _LONG_ROWS else rules.others
+        if product.weights in _PLAIN:  # whose steps along K are short
+            resident = max(resident, _PLAIN_RESIDENT)
     return replace(tuning, splits=_splits(info, tuning, resident, product))
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.linear_plans.held import can_hold, held_plan, held_tuning
+from unicorn_async.ops.linear_plans.held import can_hold, held_plan, held_tuning, pays_to_hold
 from unicorn_async.ops.linear_plans.lean_tiles import compute_units, lean_tuning
 from unicorn_async.ops.linear_plans.plan import LinearPlan, work_of
 from unicorn_async.ops.linear_plans.product import check_rows
@@ -24,6 +24,7 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
 from unicorn_async.ops.linear_plans.tiles import (
     FEW_ROWS,
     MANY,
+    MANY_FLOATS,
     coopmat_plan,
     coopmat_tuning,
     few_rows_plan,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _MIN_MATRIX_TOKENS = 3  # fewer read the same weights no faster through matrix units
 _MIN_QUANT_COOPMAT_TOKENS = 9  # up to 8, integer dot products read each weight once, too, and nearer to memory's speed
+_MIN_FORMS_TOKENS, _MAX_FORMS_TOKENS = 2, 64  # of which dot products and matrices may either be the faster
 _MAX_GATED_TOKENS = 32  # of quantised weights, on GPUs
 _MIN_SUBGROUP = 8  # lanes that quantise a block of activations together
 _MANY_TILES = 2  # of a compute unit that is busy though each goes along all of K
@@ -51,8 +53,27 @@ _MAX_KNOWN_PLANS = 4096
 def reads_form(info: DeviceInfo, product: Product) -> RowForm:
     """The form in which a product reads its activations; it does not depend on the number of rows.
 
-    Matrix units take halves, so F32 weights, which keep their precision, are none of their business.
+    It is the rules' form, unless another was measured on the device to be faster.
     """
+    measured = info.forms.get(product.input) if info.forms else None
+    return _rules_form(info, product) if measured is None else RowForm(measured)
+
+
+def forms_of(info: DeviceInfo, product: Product) -> tuple[RowForm, ...]:
+    """The forms of a product's activations that may be the best on a device, that of the rules first.
+
+    Of few tokens of quantised weights these are two, blocks for dot products and halves for matrices: on some devices
+    both have much the same rate. Where lanes hold known parts of matrices, what the rules choose was measured.
+    """
+    rule = _rules_form(info, product)
+    few = product.is_quantised and _MIN_FORMS_TOKENS <= product.tokens <= _MAX_FORMS_TOKENS
+    if not few or matrix_subgroup_size(info) is None or FRAGMENTS_FEATURE in info.features:
+        return (rule,)
+    return rule, RowForm.HALVES if rule is RowForm.BLOCKS else RowForm.BLOCKS
+
+
+def _rules_form(info: DeviceInfo, product: Product) -> RowForm:
+    """Matrix units take halves, so F32 weights, which keep their precision, are none of their business."""
     tokens = product.tokens
     if not product.is_quantised:
         has_units = product.weights != "f32" and matrix_subgroup_size(info) is not None
@@ -99,10 +120,11 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
     if not product.is_quantised:
         vec = vec_tuning(info, product)
         return _dense_tiles(info, product) if vec is None else vec_plan(info, vec, product)
-    if can_hold(info, product):
+    if can_hold(info, product) and pays_to_hold(info, product):
         return held_plan(info, held_tuning(info, product), product)
     quant_vec = quant_vec_tuning(info, product)
-    return many_plan(MANY, product) if quant_vec is None else quant_vec_plan(info, quant_vec, product)
+    many = MANY_FLOATS if product.has_float_codes else MANY
+    return many_plan(many, product) if quant_vec is None else quant_vec_plan(info, quant_vec, product)
 
 
 def _dense_tiles(info: DeviceInfo, product: Product) -> LinearPlan:

@@ -56,6 +56,7 @@ class Tile(Protocol):
 
 _ANY = 1 << 30
 MANY = TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16)
+MANY_FLOATS = TileTuning(_ANY, tile_t=32, tile_n=32, parts_t=16, parts_n=16)  # for codes that are floats
 FEW_ROWS = TileTuning(_ANY, tile_t=16, tile_n=32, parts_t=4, parts_n=8)
 _MAX_PARTS = 8  # of K, for which 16 KiB of shared memory hold the sums of FEW_ROWS
 # With how many workgroups an H200 holds at once: K is cut so that they nearly fill the device a few times.

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unicorn_async.calls.named_arguments import named_alone
 from unicorn_async.errors import GrammarError
 from unicorn_async.grammar import Grammar, GrammarKind
 from unicorn_async.server.protocol.errors import ApiError
@@ -101,7 +102,8 @@ def _json_schema(wanted: Fields) -> AnswerFormat:
         "schema": schema.data,
         "strict": strict,
     }
-    grammar = _made(wanted.name("schema"), lambda: Grammar.json_schema(schema.data, strict=strict is True))
+    data = named_alone(schema.data) if strict else schema.data  # OpenAI's strict schemas leave no object open
+    grammar = _made(wanted.name("schema"), lambda: Grammar.json_schema(data, strict=strict is True))
     return AnswerFormat(grammar, wanted.name("schema"), shown)
 
 

@@ -50,7 +50,8 @@ def merged_calls(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
     for message in messages:
         last = found[-1] if found else None
         if last is not None and last.role == message.role == "assistant" and message.tool_calls and not message.content:
-            found[-1] = replace(last, tool_calls=last.tool_calls + message.tool_calls)
+            calls = last.tool_calls + message.tool_calls
+            found[-1] = replace(last, tool_calls=calls, thoughts=last.thoughts or message.thoughts)
         else:
             found.append(message)
     return tuple(found)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import FinishReason, Token
     from unicorn_async.server.protocol.completion_object import CompletionHead
     from unicorn_async.server.protocol.errors import ErrorInfo
-    from unicorn_async.server.protocol.thoughts import ThoughtSplitter
+    from unicorn_async.server.protocol.thoughts import Splitter
 
 CHUNK = "chat.completion.chunk"
 
@@ -29,10 +29,11 @@ class ChatAnswer:
         token_bytes: Callable[[int], bytes],
         *,
         wants_logprobs: bool = False,
-        splitter: ThoughtSplitter | None = None,
+        splitter: Splitter | None = None,
     ) -> None:
         """`splitter` tells thoughts and answer apart, where the model may think."""
         self.error: ErrorInfo | None = None
+        self.num_input = 0  # tokens of the prompt
         self.num_tokens = 0
         self.num_cached = 0
         self.predicted = (0, 0)
@@ -48,7 +49,7 @@ class ChatAnswer:
         self._delta_head = (
             encode_object(head.fields(CHUNK))[:-1] + f',"choices":[{{"index":{index},"delta":{{"content":'
         )
-        self._delta_tail = ',"finish_reason":null}]' + (',"usage":null}' if head.include_usage else "}")
+        self._delta_tail = ',"finish_reason":null}]' + (',"usage":null}' if head.usage.at_end else "}")
 
     def begin(self) -> Sequence[str]:
         """Return the chunk that names the role."""
@@ -72,7 +73,7 @@ class ChatAnswer:
         if splitter is None:
             return (self._delta(token.text),) if token.text else ()
         was_thinking = splitter.is_thinking
-        pieces = splitter.feed(token.text)
+        pieces = splitter.feed(token.text + splitter.markers.get(token.id, ""))
         if was_thinking or splitter.is_thinking:
             self.num_thought += 1
             if self._logprobs is not None:
@@ -102,7 +103,11 @@ class ChatAnswer:
         if self._logprobs is not None:
             logprobs = encode_object({"content": self._ready, "refusal": None})
             self._ready = []
-        return f'{self._delta_head}{encode_text(text)}}},"logprobs":{logprobs}{self._delta_tail}'
+        tail = self._delta_tail
+        if self._head.usage.in_each:
+            usage = encode_object(self._head.usage_of((self.num_input, self.num_tokens)))
+            tail = f',"finish_reason":null}}],{usage[1:]}'
+        return f'{self._delta_head}{encode_text(text)}}},"logprobs":{logprobs}{tail}'
 
     def failed(self, error: ErrorInfo) -> Sequence[str]:
         """Return the error in the place of a chunk."""
@@ -134,4 +139,4 @@ class ChatAnswer:
     ) -> str:
         choice: dict[str, object] = {"index": self._index, "delta": delta, "finish_reason": finish_reason}
         choice["logprobs"] = {"content": logprobs, "refusal": None} if logprobs else None
-        return self._head.chunk(CHUNK, choice)
+        return self._head.chunk(CHUNK, choice, (self.num_input, self.num_tokens))

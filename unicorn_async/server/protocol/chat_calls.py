@@ -12,11 +12,11 @@ from unicorn_async.server.protocol.chat_answer import ChatAnswer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unicorn_async.calls.call_reader import CallReader
+    from unicorn_async.calls.calls_alone import AnswerReader
     from unicorn_async.calls.events import CallEvent
     from unicorn_async.engine.types import Token
     from unicorn_async.server.protocol.completion_object import CompletionHead
-    from unicorn_async.server.protocol.thoughts import ThoughtSplitter
+    from unicorn_async.server.protocol.thoughts import Splitter
 
 
 class CallingChatAnswer(ChatAnswer):
@@ -27,12 +27,12 @@ class CallingChatAnswer(ChatAnswer):
         head: CompletionHead,
         index: int,
         token_bytes: Callable[[int], bytes],
-        reader: CallReader,
+        reader: AnswerReader,
         markers: dict[int, str],
         *,
         parallel: bool,
         wants_logprobs: bool = False,
-        splitter: ThoughtSplitter | None = None,
+        splitter: Splitter | None = None,
     ) -> None:
         super().__init__(head, index, token_bytes, wants_logprobs=wants_logprobs, splitter=splitter)
         self._reader = reader

@@ -6,14 +6,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.answer_format import FORMAT_FIELDS, AnswerFormat, parse_response_format
-from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
+from unicorn_async.server.protocol.foreign import FOREIGN, OF_CHAT, refuse_foreign
+from unicorn_async.server.protocol.hints import (
+    NO_USAGE,
+    SHARED_HINTS,
+    UsageOptions,
+    check_verbosity,
+    parse_hints,
+    parse_usage_options,
+)
 from unicorn_async.server.protocol.messages import parse_messages, parse_text
 from unicorn_async.server.protocol.reasoning import Reasoning, parse_effort
 from unicorn_async.server.protocol.responses_request import parse_model
 from unicorn_async.server.protocol.sampling import (
-    MAX_TOKENS,
     SAMPLING_FIELDS,
     left_out,
+    parse_limit,
     parse_sampling,
     parse_top_logprobs,
 )
@@ -21,7 +29,7 @@ from unicorn_async.server.protocol.template_options import TEMPLATE_FIELDS, Temp
 from unicorn_async.server.protocol.tools import TOOL_FIELDS, ToolRequest, parse_tools
 
 if TYPE_CHECKING:
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.tokenizer import ChatMessage
 
@@ -36,6 +44,7 @@ USED = frozenset(
         "modalities",
         "model",
         "n",
+        "n_predict",
         "prediction",
         "reasoning_effort",
         "reasoning_format",
@@ -48,7 +57,10 @@ USED = frozenset(
         "web_search_options",
     }
 )
-KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TOOL_FIELDS | TEMPLATE_FIELDS | frozenset(REFUSED)
+FOREIGN_FIELDS = FOREIGN.keys() | OF_CHAT.keys()
+KNOWN = (
+    SHARED_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TOOL_FIELDS | TEMPLATE_FIELDS | FOREIGN_FIELDS | {*REFUSED}
+)
 MAX_CHOICES = 128
 
 
@@ -62,7 +74,7 @@ class ChatRequest:
     n: int = 1
     prediction: str = ""  # of the answer
     stream: bool = False
-    include_usage: bool = False
+    usage: UsageOptions = NO_USAGE
     model: str | None = None  # as in `ResponsesRequest`
     template: TemplateOptions = field(default_factory=TemplateOptions)
     reasoning: Reasoning = field(default_factory=Reasoning)
@@ -79,20 +91,19 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
     """
     fields.refuse_unknown(KNOWN)
     _refuse_unsupported(fields)
-    options = check_stream_options(fields, ("include_usage",))
+    usage = parse_usage_options(fields)
     parse_hints(fields)
     wanted = parse_response_format(fields)
-    limit, old_limit = (fields.integer(key, 1, MAX_TOKENS) for key in ("max_completion_tokens", "max_tokens"))
     return ChatRequest(
         messages=parse_messages(fields),
         sampling=replace(
             parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)), grammar=wanted.grammar or defaults.grammar
         ),
-        max_tokens=limit if limit is not None else old_limit,
+        max_tokens=parse_limit(fields, "max_completion_tokens", "max_tokens"),
         n=fields.integer("n", 1, MAX_CHOICES) or 1,
         prediction=_prediction(fields),
         stream=fields.boolean("stream") is True,
-        include_usage=options is not None and options.boolean("include_usage") is True,
+        usage=usage,
         model=parse_model(fields),
         template=parse_template_options(fields),
         reasoning=parse_effort(fields),
@@ -104,7 +115,8 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
 
 def _refuse_unsupported(fields: Fields) -> None:
     for key in REFUSED:
-        if fields.value(key) not in (None, [], {}, "none", "auto"):
+        calls_none = key == "function_call" and fields.value(key) in ("none", "auto")  # of no functions
+        if fields.value(key) not in (None, [], {}) and not calls_none:
             raise fields.unsupported(key, "not supported by this server")
     if fields.array("modalities") not in (None, [], ["text"]):
         raise fields.unsupported("modalities", "this server answers in text alone")
@@ -115,6 +127,8 @@ def _refuse_unsupported(fields: Fields) -> None:
     if fields.metadata():
         raise fields.unsupported("metadata", "is kept with a completion, and completions are not kept here")
     check_verbosity(fields)
+    refuse_foreign(fields)
+    refuse_foreign(fields, OF_CHAT)
 
 
 def _prediction(fields: Fields) -> str:

@@ -10,12 +10,18 @@ from unicorn_async.server.protocol.responses_request import parse_responses_requ
 from unicorn_async.server.protocol.retrieval import MAX_SEQUENCE_NUMBER, Retrieval
 
 if TYPE_CHECKING:
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
 
 MAX_STREAM_ID = 128
 MAX_RESPONSE_ID = 200
+_FIELDS = {
+    "response.cancel": ("response_id", "stream_id"),
+    "unicorn.auth": ("key",),
+    "unicorn.resume": ("response_id", "skip_missing", "starting_after", "stream_id"),
+    "unicorn.watch": ("interval_ms",),
+}
 MIN_WATCH_INTERVAL_MS, MAX_WATCH_INTERVAL_MS = 100, 60_000
 
 
@@ -75,8 +81,12 @@ def parse_client_event(fields: Fields, *, defaults: SamplingParams) -> ClientEve
     kind = fields.string("type")
     stream_id = channel_of(fields)
     if kind == "response.create":
+        if fields.boolean("stream") is False:
+            raise fields.unsupported("stream", "a websocket streams every answer")
         body = fields.without("type", "stream_id")
         return CreateEvent(parse_responses_request(body, defaults=defaults), stream_id)
+    if kind in _FIELDS:
+        fields.refuse_unknown_values(("type", *_FIELDS[kind]))
     if kind == "response.cancel":
         return CancelEvent(fields.string("response_id"), stream_id)
     if kind == "unicorn.resume":

@@ -13,7 +13,7 @@ from unicorn_async.server.protocol.hints import parse_hints
 from unicorn_async.server.protocol.input_items import message_item
 from unicorn_async.server.protocol.messages import parse_input
 from unicorn_async.server.protocol.response_object import usage
-from unicorn_async.server.protocol.responses_request import parse_model
+from unicorn_async.server.protocol.responses_request import MAX_PREVIOUS, parse_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import FinishReason, Token
     from unicorn_async.server.protocol.errors import ErrorInfo
     from unicorn_async.server.protocol.fields import Fields
-    from unicorn_async.server.protocol.thoughts import ThoughtSplitter
+    from unicorn_async.server.protocol.thoughts import Splitter
     from unicorn_async.tokenizer import ChatMessage
 
 COMPACT_FIELDS = frozenset(
@@ -63,7 +63,7 @@ def parse_compact_request(fields: Fields) -> CompactRequest:
     request = CompactRequest(
         messages=parse_input(fields),
         instructions=fields.string("instructions"),
-        previous_response_id=fields.string("previous_response_id", max_length=200),
+        previous_response_id=fields.string("previous_response_id", max_length=MAX_PREVIOUS),
         model=parse_model(fields),
     )
     if not request.messages and request.previous_response_id is None:
@@ -78,7 +78,7 @@ class CompactionAnswer:
     id: str  # of the whole answer
     conversation: Sequence[ChatMessage]
     num_prompt: int  # tokens
-    splitter: ThoughtSplitter | None = None
+    splitter: Splitter | None = None
     error: ErrorInfo | None = None
     created_at: int = field(default_factory=lambda: int(time.time()))
     _texts: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ class CompactionAnswer:
             self._texts.append(token.text)
             return ()
         was_thinking = splitter.is_thinking
-        self._take(splitter.feed(token.text))
+        self._take(splitter.feed(token.text + splitter.markers.get(token.id, "")))
         self._num_thought += was_thinking or splitter.is_thinking
         return ()
 

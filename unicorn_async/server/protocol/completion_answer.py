@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.types import FinishReason
 from unicorn_async.server.protocol.completion_object import FINISH_REASON, CompletionObject
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.logprobs import Logprobs
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from unicorn_async.engine.types import FinishReason, Token
+    from unicorn_async.engine.types import Token
     from unicorn_async.server.protocol.completion_object import CompletionHead
     from unicorn_async.server.protocol.errors import ErrorInfo
 
@@ -35,13 +36,16 @@ class CompletionAnswer:
     ) -> None:
         self.error: ErrorInfo | None = None
         self.index = index
+        self.num_input = 0  # tokens of the prompt
+        self.is_prompt_alone = False  # without an answer
         self.num_tokens = 0
         self.num_cached = 0
         self.predicted = (0, 0)
         self.logprob = 0.0  # of all tokens together
         self._head = head
         self._logprobs = Logprobs(token_bytes) if wants_logprobs else None
-        self._offset = 0  # of the next token with log-probabilities, which do not go with an echo
+        self._offsets: list[int] = []  # of the tokens with log-probabilities, which do not go with an echo
+        self._num_told = 0  # of them, in chunks
         self._texts = [echo] if echo else []
         self._finish_reason: str | None = None
 
@@ -66,6 +70,7 @@ class CompletionAnswer:
         self.num_tokens += 1
         self.num_cached = token.num_prompt_found
         self.logprob += token.logprob or 0.0
+        self._offsets.append(token.text_offset)
         entries = [] if self._logprobs is None else self._logprobs.add(token)
         if not token.text:
             return ()
@@ -74,7 +79,7 @@ class CompletionAnswer:
 
     def finished(self, reason: FinishReason) -> Sequence[str]:
         """Return the chunk with the finish reason."""
-        self._finish_reason = FINISH_REASON[reason]
+        self._finish_reason = FINISH_REASON[FinishReason.LENGTH if self.is_prompt_alone else reason]
         return [self._chunk("", [] if self._logprobs is None else self._logprobs.rest())]
 
     def failed(self, error: ErrorInfo) -> Sequence[str]:
@@ -86,14 +91,14 @@ class CompletionAnswer:
         """Return the whole choice."""
         sent = None if self._logprobs is None else self._logprobs.sent
         text = "".join(self._texts)
-        return self._choice(text, None if sent is None else completion_logprobs(sent, 0))
+        return self._choice(text, None if sent is None else completion_logprobs(sent, self._offsets))
 
     def _chunk(self, text: str, entries: Sequence[dict[str, object]] = ()) -> str:
         logprobs = None
         if entries:
-            logprobs = completion_logprobs(entries, self._offset)
-            self._offset += sum(map(_num_chars, entries))
-        return self._head.chunk(KIND, self._choice(text, logprobs))
+            logprobs = completion_logprobs(entries, self._offsets[self._num_told :])
+            self._num_told += len(entries)
+        return self._head.chunk(KIND, self._choice(text, logprobs), (self.num_input, self.num_tokens))
 
     def _choice(self, text: str, logprobs: dict[str, object] | None) -> dict[str, object]:
         return {"index": self.index, "text": text, "logprobs": logprobs, "finish_reason": self._finish_reason}
@@ -124,18 +129,22 @@ class TextCompletion(CompletionObject[CompletionAnswer]):
         return [{**choice, "index": index} for index, choice in enumerate(told)]
 
 
-def completion_logprobs(entries: Sequence[dict[str, Any]], offset: int) -> dict[str, object]:
-    """Return log-probabilities as this API spells them; the first token stands `offset` characters into the text."""
-    offsets: list[int] = []
-    for entry in entries:
-        offsets.append(offset)
-        offset += _num_chars(entry)
+def completion_logprobs(entries: Sequence[dict[str, Any]], offsets: Sequence[int]) -> dict[str, object]:
+    """Return log-probabilities as this API spells them, of tokens that stand so many characters into the text."""
     return {
         "tokens": [_spelled(entry) for entry in entries],
         "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [{_spelled(top): top["logprob"] for top in entry["top_logprobs"]} for entry in entries],
-        "text_offset": offsets,
+        "top_logprobs": [_likeliest(entry) for entry in entries],
+        "text_offset": list(offsets[: len(entries)]),
     }
+
+
+def _likeliest(entry: dict[str, Any]) -> dict[str, float]:
+    """The likeliest tokens, and the one that was taken; of those that are spelled alike the likelier one."""
+    found: dict[str, float] = {}
+    for one in (*entry["top_logprobs"], entry):
+        found.setdefault(_spelled(one), one["logprob"])
+    return found
 
 
 def _spelled(entry: dict[str, Any]) -> str:
@@ -143,8 +152,3 @@ def _spelled(entry: dict[str, Any]) -> str:
     piece = bytes(entry["bytes"])
     text: str = entry["token"]
     return text if text.encode("utf-8", "replace") == piece else "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
-
-
-def _num_chars(entry: dict[str, Any]) -> int:
-    """Characters that begin with this token: bytes but those that go on with one."""
-    return sum(byte & 0xC0 != 0x80 for byte in entry["bytes"])

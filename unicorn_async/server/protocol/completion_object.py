@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.server.protocol.errors import ErrorInfo
+    from unicorn_async.server.protocol.hints import UsageOptions
 
 FINISH_REASON = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.CANCELLED: "stop"}
 
@@ -47,9 +48,9 @@ ChoiceT = TypeVar("ChoiceT", bound=Choice)
 class CompletionHead:
     """What stands at the beginning of each object of one completion."""
 
-    def __init__(self, completion_id: str, model: str, fingerprint: str, *, include_usage: bool = False) -> None:
+    def __init__(self, completion_id: str, model: str, fingerprint: str, usage: UsageOptions) -> None:
         self.id = completion_id
-        self.include_usage = include_usage
+        self.usage = usage
         self._fields: dict[str, object] = {
             "id": completion_id,
             "created": int(time.time()),
@@ -62,10 +63,16 @@ class CompletionHead:
         tier: dict[str, object] = {"service_tier": SERVED_TIER} if kind.startswith("chat.") else {}
         return {"object": kind, **self._fields, **tier}
 
-    def chunk(self, kind: str, choice: dict[str, object]) -> str:
-        """Return a chunk with a piece of one choice."""
-        usage: dict[str, object] = {"usage": None} if self.include_usage else {}
-        return encode_object({**self.fields(kind), "choices": [choice], **usage})
+    def chunk(self, kind: str, choice: dict[str, object], counts: tuple[int, int]) -> str:
+        """Return a chunk with a piece of one choice, which has so many tokens of a prompt, and of an answer so far."""
+        return encode_object({**self.fields(kind), "choices": [choice], **self.usage_of(counts)})
+
+    def usage_of(self, counts: tuple[int, int]) -> dict[str, object]:
+        """Return what a chunk has of the usage, where it is wanted."""
+        if not self.usage.at_end:
+            return {}
+        names = ("prompt_tokens", "completion_tokens", "total_tokens")
+        return {"usage": dict(zip(names, (*counts, sum(counts)), strict=True)) if self.usage.in_each else None}
 
 
 class CompletionObject(Generic[ChoiceT]):
@@ -86,7 +93,7 @@ class CompletionObject(Generic[ChoiceT]):
 
     def closing(self) -> Sequence[str]:
         """Return what follows the last chunk of all: the usage, if it was asked for."""
-        if not self.head.include_usage or self.error is not None:
+        if not self.head.usage.at_end or self.error is not None:
             return ()
         return [encode_object({**self.head.fields(self.chunk_kind), "choices": [], "usage": self._usage()})]
 

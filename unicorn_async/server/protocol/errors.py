@@ -140,6 +140,11 @@ def error_event(exc: BaseException, sequence_number: int) -> str:
     return encode_object({"type": "error", **fields})
 
 
+def no_previous(response_id: str, what: str, code: str) -> ApiError:
+    """Return the error for a response that is known, and that none can go on from."""
+    return ApiError(f"response {response_id[:100]!r} {what}", code=code, param="previous_response_id")
+
+
 def unknown_response(response_id: str, code: str, param: str, *, status: int = 404) -> ApiError:
     """Return the error for a response that is not, or no longer, known."""
     shown = response_id[:100]

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, NoReturn
 
 from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.extent import check_extent
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,9 +47,13 @@ def parse_object(text: str | bytes) -> Fields:
     """Parse a message whose top level has to be a JSON object.
 
     Raises:
-        ApiError: status 400; not UTF-8, not JSON, nested too deeply, not an object, or a field is there twice.
+        ApiError: status 400; not UTF-8, not JSON, nested too deeply, not an object, or a field is there twice; 413, it
+            has more in it than any request needs.
     """
     try:
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        check_extent(text)
         data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object_once)
     except RecursionError as exc:
         raise ApiError("the message is nested too deeply", code="invalid_json") from exc

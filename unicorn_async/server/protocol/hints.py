@@ -4,7 +4,7 @@ does so."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from unicorn_async.server.protocol.fields import Fields
@@ -102,6 +102,27 @@ def check_verbosity(fields: Fields) -> None:
         raise fields.unsupported(
             "verbosity", "this model answers with medium verbosity; say in the prompt what you want"
         )
+
+
+class UsageOptions(NamedTuple):
+    """Which chunks of a stream have the usage: one behind the last, or each as of then (vLLM's)."""
+
+    at_end: bool = False
+    in_each: bool = False
+
+
+NO_USAGE = UsageOptions()
+
+
+def parse_usage_options(fields: Fields) -> UsageOptions:
+    """Return what a request's `stream_options` say of the usage; raises as `check_stream_options`."""
+    options = check_stream_options(fields, ("include_usage", "continuous_usage_stats"))
+    if options is None:
+        return NO_USAGE
+    at_end, in_each = (options.boolean(key) is True for key in ("include_usage", "continuous_usage_stats"))
+    if in_each and not at_end:
+        raise options.unsupported("continuous_usage_stats", "needs include_usage to be true")
+    return UsageOptions(at_end, in_each)
 
 
 def check_stream_options(fields: Fields, known: tuple[str, ...] = (), *, needs_stream: bool = True) -> Fields | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.server.protocol.compaction import SUMMARY, compaction_item
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.hints import INCLUDABLE
+from unicorn_async.server.protocol.query import once_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,10 +46,10 @@ def parse_item_query(query: Iterable[tuple[str, str]]) -> ItemQuery:
     """Return what a query asks for.
 
     Raises:
-        ApiError: 400, an unknown field, or a value that is none.
+        ApiError: 400, an unknown field, one that is there twice, or a value that is none.
     """
     limit, after, ascends = 20, None, False
-    for name, value in query:
+    for name, value in once_each(query, ("include", "include[]")):
         shown = value[:80]
         if name == "limit":
             if not (value.isascii() and value.isdigit() and len(value) <= 3 and 1 <= int(value) <= MAX_LIMIT):

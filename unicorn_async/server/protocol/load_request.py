@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unicorn_async.config import MAX_LORA_WEIGHT, MAX_LORAS, WeightScheme
+from unicorn_async.config import WeightScheme
 from unicorn_async.engine.model_library import AdapterChoice, ModelChoice
+from unicorn_async.lora_spec import MAX_LORA_WEIGHT, MAX_LORAS
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import Fields
 
@@ -54,7 +55,9 @@ def parse_placement_request(fields: Fields) -> ModelChoice:
 def parse_unload_request(fields: Fields) -> UnloadRequest:
     """Check a request's body; raises as `parse_load_request` does."""
     fields.refuse_unknown(UNLOAD_FIELDS)
-    model = fields.string("model", max_length=MAX_NAME) or None
+    model = fields.string("model", max_length=MAX_NAME)
+    if model == "":
+        raise fields.wrong("model", "the name of a model, or none at all", code="invalid_value")
     return UnloadRequest(model, fields.boolean("wait") is True, fields.boolean("when_idle") is True)
 
 

@@ -21,7 +21,7 @@ class Logprobs:
         self._pending: list[dict[str, object]] = []
 
     def add(self, token: Token) -> list[dict[str, object]]:
-        """Take a token; return what goes with its text. What a stop string cut off is forgotten."""
+        """Take a token; return what goes with its text. What a stop string cut off, or an end token, is forgotten."""
         self._pending.append(self._entry(token))
         num_seen = max(0, len(self._pending) - token.num_unseen)
         if token.finish_reason is not None:

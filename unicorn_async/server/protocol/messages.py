@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.call_items import (
@@ -91,6 +92,7 @@ def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> t
             f"{path}: expected at most {MAX_MESSAGES} items, got {len(items)}", param=path, code="invalid_value"
         )
     found: list[ChatMessage] = []
+    thoughts = ""  # before the call that comes next
     for index, item in enumerate(items):
         name = f"{path}[{index}]"
         if not isinstance(item, dict):
@@ -99,10 +101,13 @@ def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> t
         if items_have_types:
             kind = fields.string("type") or "message"
             if kind == "reasoning":
-                continue  # clients send a model's thoughts back; the templates here have no place for them
-            if kind == "function_call":
-                found.append(parse_call_item(fields))
+                thoughts = _thoughts(fields)
                 continue
+            if kind == "function_call":
+                found.append(replace(parse_call_item(fields), thoughts=thoughts))
+                thoughts = ""
+                continue
+            thoughts = ""
             if kind == "function_call_output":
                 found.append(parse_output_item(fields, parse_text))
                 continue
@@ -124,13 +129,25 @@ def _parse_message(fields: Fields) -> ChatMessage:
             raise fields.wrong("tool_call_id", "a string")
         return ChatMessage("tool", _parse_content(fields), tool_call_id=call_id)
     if role not in ROLES:
-        raise fields.wrong("role", f"one of {', '.join(ROLES)}", code="invalid_value")
+        raise fields.wrong("role", f"one of {', '.join((*ROLES, 'tool'))}", code="invalid_value")
     for key in ("function_call", "audio"):
         if fields.value(key):
             raise fields.unsupported(key, "functions in their old form, and audio, are not supported")
     if fields.value("tool_calls") and role != "assistant":
         raise fields.unsupported("tool_calls", f"the role {role!r} calls no tools")
-    return ChatMessage(ROLES[role], _parse_content(fields), parse_tool_calls(fields))
+    calls = parse_tool_calls(fields)
+    given = (fields.value("reasoning_content"), fields.value("reasoning")) if calls else ()
+    thoughts = next((text for text in given if isinstance(text, str) and text), "")
+    return ChatMessage(
+        ROLES[role], _parse_content(fields), calls, thoughts=checked_text(thoughts, fields.name("reasoning_content"))
+    )
+
+
+def _thoughts(fields: Fields) -> str:
+    """The text of thoughts that a client sends back, as far as it has some: they may be encrypted, or summarised."""
+    parts = fields.value("content")
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return checked_text("".join(text for text in texts if isinstance(text, str)), fields.name("content"))
 
 
 def _parse_content(fields: Fields) -> str:

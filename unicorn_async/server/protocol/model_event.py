@@ -44,6 +44,8 @@ def progress_fields(progress: LoadProgress) -> dict[str, object]:
         "seconds_left": None if left is None else round(left, 3),
         "share": round(progress.share, 4),
         "from_cache": progress.from_cache,
+        "bytes_to_download": progress.bytes_to_download,
+        "bytes_downloaded": progress.bytes_downloaded,
         "done": progress.done,
     }
 

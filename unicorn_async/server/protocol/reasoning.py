@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.calls.harmony import EFFORTS as HARMONY_EFFORTS
+from unicorn_async.calls.harmony import is_harmony, marks_of
+from unicorn_async.server.protocol.channels import ChannelSplitter
 from unicorn_async.server.protocol.errors import ApiError
-from unicorn_async.server.protocol.thoughts import OPEN, ThoughtSplitter
+from unicorn_async.server.protocol.thoughts import ThoughtSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.server.protocol.fields import Fields
+    from unicorn_async.server.protocol.thoughts import Splitter
     from unicorn_async.tokenizer import Tokenizer
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -35,10 +39,13 @@ class Reasoning:
         """Return what the model's template has to know for this effort.
 
         Raises:
-            ApiError: the model can't think, or can't be kept from it.
+            ApiError: the model can't think, or can't be kept from it, or not as much.
         """
         if self.effort is None:
             return {}
+        if is_harmony(tokenizer.chat_template) and self.effort not in HARMONY_EFFORTS:
+            why = f"this model takes {', '.join(HARMONY_EFFORTS)}, got {self.effort!r}"
+            raise ApiError(f"{self.param}: {why}", code="unsupported_value", param=self.param)
         names = tokenizer.template_names
         switches = [name for name in SWITCHES if name in names]
         found: dict[str, object] = {name: self.effort != "none" for name in switches}
@@ -49,12 +56,20 @@ class Reasoning:
             raise ApiError(f"{self.param}: this model {why}", code="unsupported_value", param=self.param)
         return found
 
-    def splitter(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> ThoughtSplitter | None:
-        """Return what tells thoughts and answer apart; None where that is not wanted, or there is nothing to tell."""
+    def splitter(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], tools: frozenset[str] = frozenset()
+    ) -> Splitter | None:
+        """Return what tells thoughts and answer apart; None where that is not wanted, or there is nothing to tell.
+
+        Where an answer is in channels, calls of `tools` are told apart, too.
+        """
+        if is_harmony(tokenizer.chat_template):
+            return ChannelSplitter(marks_of(tokenizer.control_id), tools, apart=self.is_apart)
         if not self.is_apart or not tokenizer.thinks:
             return None
         tail = tokenizer.decode(prompt[-_TAIL:], skip_special=False).rstrip()
-        return ThoughtSplitter(is_open=tail.endswith(OPEN))
+        marks = tokenizer.thinking_marks
+        return ThoughtSplitter(is_open=tail.endswith(marks[0]), marks=marks)
 
 
 def parse_reasoning(fields: Fields) -> Reasoning:

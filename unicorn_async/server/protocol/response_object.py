@@ -11,7 +11,7 @@ from unicorn_async.server.protocol.output_items import CallItem, TextItem
 from unicorn_async.tokenizer import ToolCall
 
 if TYPE_CHECKING:
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.protocol.errors import ErrorInfo
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
 
@@ -48,6 +48,11 @@ class ResponseState:
     def text(self) -> str:
         """The answer so far, without thoughts."""
         return "".join(item.text for item in self.items if isinstance(item, TextItem) and not item.is_thought)
+
+    @property
+    def thoughts(self) -> str:
+        """The thoughts so far."""
+        return "".join(item.text for item in self.items if isinstance(item, TextItem) and item.is_thought)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

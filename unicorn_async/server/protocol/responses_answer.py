@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import Token
     from unicorn_async.server.protocol.errors import ErrorInfo
     from unicorn_async.server.protocol.output_items import TextItem
-    from unicorn_async.server.protocol.thoughts import ThoughtSplitter
+    from unicorn_async.server.protocol.thoughts import Splitter
 
 STATUS_OF = {
     FinishReason.STOP: ResponseStatus.COMPLETED,
@@ -44,7 +44,7 @@ class ResponsesAnswer:
         token_bytes: Callable[[int], bytes],
         *,
         stream_id: str | None = None,
-        splitter: ThoughtSplitter | None = None,
+        splitter: Splitter | None = None,
     ) -> None:
         """`splitter` tells thoughts and answer apart, where the model may think."""
         self.state = state
@@ -84,7 +84,7 @@ class ResponsesAnswer:
         if splitter is None:
             return (self._delta(token.text),) if token.text else ()
         was_thinking = splitter.is_thinking
-        pieces = splitter.feed(token.text)
+        pieces = splitter.feed(token.text + splitter.markers.get(token.id, ""))
         if was_thinking or splitter.is_thinking:
             self.state.num_thought += 1
             self._forget_logprobs()
@@ -129,6 +129,7 @@ class ResponsesAnswer:
         logprobs = "[]"
         if self._ready:
             logprobs = encode_object(self._ready)
+            item.logprobs += self._ready
             self._ready = []
         return f'{self._delta_head}{encode_text(text)},"logprobs":{logprobs},"sequence_number":{number}}}'
 
@@ -152,9 +153,6 @@ class ResponsesAnswer:
             events += self._grow(self._splitter.finish())
             if not state.items and status is ResponseStatus.COMPLETED:
                 events += self._open(is_thought=False)
-        if self._logprobs is not None and self._item is not None and not self._item.is_thought:
-            self._logprobs.rest()
-            self._item.logprobs = self._logprobs.sent
         events += self._close("completed" if status is ResponseStatus.COMPLETED else "incomplete")
         state.finish(status, error)
         return [*events, self.final()]

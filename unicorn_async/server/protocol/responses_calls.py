@@ -11,13 +11,13 @@ from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unicorn_async.calls.call_reader import CallReader
+    from unicorn_async.calls.calls_alone import AnswerReader
     from unicorn_async.calls.events import CallEvent
     from unicorn_async.engine.types import Token
     from unicorn_async.server.protocol.errors import ErrorInfo
     from unicorn_async.server.protocol.output_items import CallItem
     from unicorn_async.server.protocol.response_object import ResponseState
-    from unicorn_async.server.protocol.thoughts import ThoughtSplitter
+    from unicorn_async.server.protocol.thoughts import Splitter
 
 
 class CallingResponsesAnswer(ResponsesAnswer):
@@ -30,12 +30,12 @@ class CallingResponsesAnswer(ResponsesAnswer):
         self,
         state: ResponseState,
         token_bytes: Callable[[int], bytes],
-        reader: CallReader,
+        reader: AnswerReader,
         markers: dict[int, str],
         *,
         parallel: bool,
         stream_id: str | None = None,
-        splitter: ThoughtSplitter | None = None,
+        splitter: Splitter | None = None,
     ) -> None:
         super().__init__(state, token_bytes, stream_id=stream_id, splitter=splitter)
         self._reader = reader
@@ -97,9 +97,7 @@ class CallingResponsesAnswer(ResponsesAnswer):
         return [*events, self._event("response.output_item.added", {"output_index": index, "item": call.to_json()})]
 
     def _close_message(self, status: str) -> list[str]:
-        if self._logprobs is not None and self._item is not None and not self._item.is_thought:
-            self._logprobs.rest()
-            self._item.logprobs = self._logprobs.sent
+        if self._item is not None and not self._item.is_thought:
             self._logprobs = None
             self._ready = []
         return self._close(status)

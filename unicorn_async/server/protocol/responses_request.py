@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.answer_format import FORMAT_FIELDS, AnswerFormat, parse_text_format
 from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.foreign import FOREIGN, IN_RESPONSES, refuse_foreign
 from unicorn_async.server.protocol.hints import (
     RESPONSES_HINTS,
     Hints,
@@ -28,7 +29,7 @@ from unicorn_async.server.protocol.sampling import (
 from unicorn_async.server.protocol.tools import TOOL_FIELDS, ToolRequest, parse_tools
 
 if TYPE_CHECKING:
-    from unicorn_async.config import SamplingParams
+    from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.tokenizer import ChatMessage
 
@@ -56,7 +57,8 @@ USED = frozenset(
         "truncation",
     }
 )
-KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TOOL_FIELDS | frozenset(REFUSED)
+KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TOOL_FIELDS | FOREIGN.keys() | frozenset(REFUSED)
+MAX_PREVIOUS = 200  # characters
 RESPONSE_ID = re.compile("resp_[0-9a-f]{24,64}")
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
@@ -97,7 +99,7 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
     """
     fields.refuse_unknown(KNOWN)
     _refuse_unsupported(fields)
-    previous = fields.string("previous_response_id", max_length=200)
+    previous = fields.string("previous_response_id", max_length=MAX_PREVIOUS)
     wanted = parse_text_format(fields)
     request = ResponsesRequest(
         messages=parse_input(fields),
@@ -150,6 +152,7 @@ def _refuse_unsupported(fields: Fields) -> None:
     if text is not None:
         text.refuse_unknown(("format", "verbosity"))
         check_verbosity(text)
+    refuse_foreign(fields, IN_RESPONSES)
     check_stream_options(fields, needs_stream=False)  # a websocket always streams, and does not say so
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.query import once_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,18 +41,19 @@ class Retrieval:
 def parse_retrieval(query: Iterable[tuple[str, str]]) -> Retrieval | None:
     """Return which events are wanted, None for the object in their place.
 
-    `include` is taken, and changes nothing: what it names is in the answer if it was asked for then. No event is
-    obfuscated, whatever `include_obfuscation` says.
+    `include` is taken, and changes nothing: what it names is in the answer if it was asked for then.
 
     Raises:
-        ApiError: 400, an unknown field, or a value that is none.
+        ApiError: 400, an unknown field, one that is there twice, or a value that is none.
     """
     flags, after = {"stream": False, "skip_missing": False, "include_obfuscation": False}, None
-    for name, value in query:
+    for name, value in once_each(query, ("include", "include[]")):
         if name in flags:
             if value not in _FLAGS:
                 raise ApiError(f"{name}: expected true or false, got {value[:80]!r}", code="invalid_value", param=name)
             flags[name] = _FLAGS[value]
+            if name == "include_obfuscation" and flags[name]:
+                raise ApiError(f"{name}: events are not obfuscated here", code="unsupported_value", param=name)
         elif name == "starting_after":
             after = parse_event_number(value)
         elif name in ("include", "include[]"):

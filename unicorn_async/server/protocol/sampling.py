@@ -6,8 +6,16 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import MAX_BIAS, MAX_LOGIT_BIASES, MAX_TOP_K, MAX_TOP_LOGPROBS, SamplingParams
 from unicorn_async.errors import ConfigError
+from unicorn_async.sampling_params import (
+    MAX_BIAS,
+    MAX_LOGIT_BIASES,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    MAX_TOP_K,
+    MAX_TOP_LOGPROBS,
+    SamplingParams,
+)
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import checked_text, type_name
 
@@ -51,8 +59,8 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
         return default if value is None else value
 
     ignore_eos = fields.boolean("ignore_eos")
-    seed = fields.integer("seed", 0, (1 << 64) - 1)
-    top_k = fields.integer("top_k", 0, MAX_TOP_K)
+    seed = fields.integer("seed", -1, (1 << 64) - 1)  # -1: any
+    top_k = fields.integer("top_k", -1, MAX_TOP_K)  # -1: off, as 0
     min_tokens = fields.integer("min_tokens", 0, MAX_TOKENS)
     try:
         return replace(
@@ -60,11 +68,11 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
             temperature=number("temperature", defaults.temperature),
             top_p=number("top_p", defaults.top_p),
             min_p=number("min_p", defaults.min_p),
-            top_k=defaults.top_k if top_k is None else top_k,
+            top_k=defaults.top_k if top_k is None else max(top_k, 0),
             repetition_penalty=number("repetition_penalty", defaults.repetition_penalty),
             presence_penalty=number("presence_penalty", defaults.presence_penalty),
             frequency_penalty=number("frequency_penalty", defaults.frequency_penalty),
-            seed=defaults.seed if seed is None else seed,
+            seed=defaults.seed if seed is None else None if seed < 0 else seed,
             stop=parse_stop(fields, defaults.stop),
             stop_token_ids=_parse_stop_ids(fields, defaults.stop_token_ids),
             ignore_eos=defaults.ignore_eos if ignore_eos is None else ignore_eos,
@@ -74,6 +82,24 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
         )
     except ConfigError as exc:
         raise ApiError(str(exc), code="invalid_value", param=str(exc).partition(":")[0]) from exc
+
+
+def parse_limit(fields: Fields, *keys: str) -> int | None:
+    """Return how many tokens an answer may have, by whichever of these fields says so, or llama-server's name.
+
+    Raises:
+        ApiError: two of them differ, or one is out of range.
+    """
+    limits = {key: fields.integer(key, 1, MAX_TOKENS) for key in keys}
+    limits["n_predict"] = fields.integer("n_predict", -1, MAX_TOKENS)
+    if limits["n_predict"] == 0:
+        raise fields.wrong("n_predict", f"-1 for no limit, or 1 to {MAX_TOKENS}", code="invalid_value")
+    given = {key: limit for key, limit in limits.items() if limit is not None and limit > 0}
+    for key, limit in given.items():
+        first = next(iter(given))
+        if limit != given[first]:
+            raise fields.wrong(key, f"{given[first]}, as {first} says", code="invalid_value")
+    return next(iter(given.values()), None)
 
 
 def recommended(
@@ -95,11 +121,19 @@ def parse_stop(fields: Fields, default: tuple[str, ...]) -> tuple[str, ...]:
     if value is None:
         return default
     items = [value] if isinstance(value, str) else fields.array("stop") or []
+    if len(items) > MAX_STOPS:
+        name = fields.name("stop")
+        raise ApiError(
+            f"{name}: expected up to {MAX_STOPS} strings, got {len(items)}", code="invalid_value", param=name
+        )
     stops: list[str] = []
     for index, item in enumerate(items):
         name = f"{fields.name('stop')}[{index}]"
         if not isinstance(item, str):
             raise ApiError(f"{name}: expected a string, got {type_name(item)}", code="invalid_type", param=name)
+        if not 0 < len(item) <= MAX_STOP_CHARS:
+            message = f"{name}: expected 1 to {MAX_STOP_CHARS} characters, got {len(item)}"
+            raise ApiError(message, code="invalid_value", param=name)
         stops.append(checked_text(item, name))
     return tuple(stops)
 

@@ -19,7 +19,7 @@ TEMPLATE_FIELDS = frozenset({"add_generation_prompt", "chat_template_kwargs", "c
 MAX_VARIABLES = 32
 # A text becomes a part of the template's own, whose control tokens are none of a client's business.
 _PLAIN_TEXT = re.compile(r"[\w .,:/+-]{0,256}")
-_OWN = frozenset({"add_generation_prompt", "documents", "messages", "tools"})
+OWN = frozenset({"add_generation_prompt", "documents", "messages", "tools"})
 
 
 class EncodeOptions(TypedDict):
@@ -84,7 +84,7 @@ def _variables(fields: Fields) -> dict[str, object]:
     if len(keys) > MAX_VARIABLES:
         message = f"chat_template_kwargs: expected at most {MAX_VARIABLES} variables, got {len(keys)}"
         raise ApiError(message, code="invalid_value", param="chat_template_kwargs")
-    given.refuse_unknown([key for key in keys if key.isidentifier() and key not in _OWN])
+    given.refuse_unknown([key for key in keys if key.isidentifier() and key not in OWN])
     found: dict[str, object] = {}
     for key in keys:
         value = given.value(key)

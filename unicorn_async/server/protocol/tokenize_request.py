@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.completion_request import parse_ids
@@ -10,12 +10,13 @@ from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.messages import parse_messages
 from unicorn_async.server.protocol.responses_request import parse_model
 from unicorn_async.server.protocol.template_options import TEMPLATE_FIELDS, TemplateOptions, parse_template_options
+from unicorn_async.server.protocol.tools import TOOL_FIELDS, parse_tools
 
 if TYPE_CHECKING:
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.tokenizer import ChatMessage
 
-CHAT_FIELDS = TEMPLATE_FIELDS | {"messages", "model"}
+CHAT_FIELDS = TEMPLATE_FIELDS | TOOL_FIELDS | {"messages", "model"}
 TOKENIZE_FIELDS = CHAT_FIELDS | {
     "add_special",
     "add_special_tokens",
@@ -53,20 +54,33 @@ def parse_tokenize_request(fields: Fields) -> TokenizeRequest:
         message = f"prompt: expected one of content, prompt and messages, got {', '.join(given) or 'none'}"
         raise ApiError(message, code="missing_parameter", param="prompt")
     kind = given[0]
-    option = next((key for key in sorted(TEMPLATE_FIELDS) if fields.value(key) is not None), None)
+    option = next((key for key in sorted(TEMPLATE_FIELDS | TOOL_FIELDS) if fields.value(key) is not None), None)
     if kind != "messages" and option is not None:
         raise fields.unsupported(option, f"is for messages, and {kind} goes through no chat template")
+    _refuse_others(fields, kind)
     add_special, add_special_tokens = fields.boolean("add_special"), fields.boolean("add_special_tokens")
     return TokenizeRequest(
         text=None if kind == "messages" else fields.string(kind),
         messages=parse_messages(fields) if kind == "messages" else (),
-        template=parse_template_options(fields),
+        template=_options(fields),
         add_bos=add_special is True if kind == "content" else add_special_tokens is not False,
         with_control=fields.boolean("parse_special") is not False,
         with_pieces=fields.boolean("with_pieces") is True,
         with_strings=fields.boolean("return_token_strs") is True,
         model=parse_model(fields),
     )
+
+
+def _refuse_others(fields: Fields, kind: str) -> None:
+    """Refuse what says how control tokens get into another kind of text than is given."""
+    if kind == "messages":
+        for key in ("add_special", "add_special_tokens", "parse_special"):
+            if fields.boolean(key):
+                raise fields.unsupported(key, "the chat template puts control tokens where they belong")
+        return
+    other, own = ("add_special_tokens", "add_special") if kind == "content" else ("add_special", "add_special_tokens")
+    if fields.value(other) is not None:
+        raise fields.unsupported(other, f"is {own} beside {kind}")
 
 
 def parse_detokenize_request(fields: Fields) -> tuple[tuple[int, ...], str | None]:
@@ -78,4 +92,8 @@ def parse_detokenize_request(fields: Fields) -> tuple[tuple[int, ...], str | Non
 def parse_template_request(fields: Fields) -> tuple[tuple[ChatMessage, ...], TemplateOptions, str | None]:
     """Return the conversation, the options and the model that is meant; raises as `parse_tokenize_request`."""
     fields.refuse_unknown(CHAT_FIELDS)
-    return parse_messages(fields), parse_template_options(fields), parse_model(fields)
+    return parse_messages(fields), _options(fields), parse_model(fields)
+
+
+def _options(fields: Fields) -> TemplateOptions:
+    return replace(parse_template_options(fields), use=parse_tools(fields, nested=True).use)

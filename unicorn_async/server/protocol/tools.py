@@ -90,6 +90,9 @@ def _parse_tool(item: object, name: str, *, nested: bool) -> Tool:
         raise inner.wrong("name", "1 to 64 letters, digits, underscores and hyphens", code="invalid_value")
     parameters = inner.object("parameters")
     schema: dict[str, object] = {"type": "object", "properties": {}} if parameters is None else parameters.data
+    if (type_of := schema.get("type", "object")) != "object":  # arguments have names, for clients to take them apart
+        message = f"{inner.name('parameters')}: expected a schema of type object, got {repr(type_of)[:80]}"
+        raise ApiError(message, code="invalid_function_parameters", param=inner.name("parameters"))
     return Tool(called, inner.string("description") or "", schema, inner.boolean("strict") is True)
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
 _END_KINDS = ("eos", "eot", "eom")
-BYTE_LEVEL, SENTENCEPIECE, GEMMA4 = "gpt2", "llama", "gemma4"
-_MODELS = (BYTE_LEVEL, SENTENCEPIECE, GEMMA4)
+BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORLD = "gpt2", "llama", "gemma4", "rwkv"
+_MODELS = (BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORLD)
 _BOS_BY_DEFAULT = ("falcon3", "lfm2", "llama-bpe", "llama3", "llama-v3", "pixtral", "tekken")
 
 
@@ -26,7 +26,8 @@ _BOS_BY_DEFAULT = ("falcon3", "lfm2", "llama-bpe", "llama3", "llama-v3", "pixtra
 class GgufVocabulary:
     """Tokens by id with their types, those of marks corrected, and what else the metadata says about text.
 
-    `model` is "gpt2" (byte-level BPE), "llama" (SentencePiece) or "gemma4" (SentencePiece's pieces with BPE's merges).
+    `model` is "gpt2" (byte-level BPE), "llama" (SentencePiece), "gemma4" (SentencePiece's pieces with BPE's merges) or
+    "rwkv" (a world vocabulary, whose tokens have their bytes escaped, and none of which is a mark but the first).
     `scores` are SentencePiece's, `merges` BPE's.
     `token_ids` are named tokens' ids: "bos", "eos", "eot" and others.
     """
@@ -61,11 +62,12 @@ class GgufVocabulary:
         is_sentencepiece = model == SENTENCEPIECE
         source = metadata.get("tokenizer.chat_template")
         template = source if isinstance(source, str) else None
+        types = keys.types(len(tokens))
         return cls(
             model,
             pre,
             tokens,
-            types_with_marks(tokens, keys.types(len(tokens)), template),
+            types if model == WORLD else types_with_marks(tokens, types, template),
             keys.scores(len(tokens)),
             keys.strings("merges"),
             keys.token_ids(len(tokens)),

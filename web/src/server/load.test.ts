@@ -21,6 +21,13 @@ test("what nobody knows yet is left out, and long times are in minutes", () => {
   expect(loadNumbers({ ...PROGRESS, seconds_left: 200.5 })).toContain("3 min 21 s left");
 });
 
+test("a model that is downloaded meanwhile says how far that is", () => {
+  expect(loadNumbers({ ...PROGRESS, bytes_to_download: 16e9, bytes_downloaded: 2.5e9 })).toBe(
+    "2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 2.5 of 16.0 GB downloaded, 7 s left",
+  );
+  expect(loadNumbers({ ...PROGRESS, bytes_to_download: 0, bytes_downloaded: 0 })).not.toContain("downloaded");
+});
+
 test("weights that come from the cache are told, and how far the foremost question is", () => {
   expect(loadNumbers({ ...PROGRESS, from_cache: true })).toContain("12 of 62 layers, from the cache, 7 s left");
   expect(promptFront({ ...PROGRESS, prompts: { a: 3, b: 7 } })).toBe(7);

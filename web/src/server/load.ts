@@ -13,15 +13,17 @@ export interface LoadProgress {
   done: boolean;
   seconds_left: number | null;
   from_cache?: boolean;
+  bytes_to_download?: number; // 0 where the model is on the server's disk
+  bytes_downloaded?: number;
   prompts?: Readonly<Record<string, number>>; // the layers that each waiting response's prompt went through
 }
 
 export function loadNumbers(progress: LoadProgress): string {
-  const [unit, name] = unitOf(progress.bytes_total);
-  const [done, total] = [progress.bytes_loaded, progress.bytes_total].map((bytes) => decimal(bytes / unit, 1));
-  const parts = [strings.ofBytes(done ?? "", total ?? "", name)];
+  const parts = [share(progress.bytes_loaded, progress.bytes_total)];
   if (progress.bytes_per_s) parts.push(rate(progress.bytes_per_s));
   parts.push(strings.layersUsable(progress.layers_active, progress.layers_total));
+  if (progress.bytes_to_download)
+    parts.push(strings.downloaded(share(progress.bytes_downloaded ?? 0, progress.bytes_to_download)));
   if (progress.from_cache) parts.push(strings.fromCache);
   if (progress.seconds_left) parts.push(strings.timeLeft(duration(progress.seconds_left)));
   return parts.join(", ");
@@ -30,6 +32,11 @@ export function loadNumbers(progress: LoadProgress): string {
 // The layers that the foremost of this page's questions went through.
 export function promptFront({ prompts }: LoadProgress): number {
   return Math.max(0, ...Object.values(prompts ?? {}));
+}
+
+function share(done: number, total: number): string {
+  const [unit, name] = unitOf(total);
+  return strings.ofBytes(decimal(done / unit, 1), decimal(total / unit, 1), name);
 }
 
 function unitOf(bytes: number): [number, string] {

@@ -270,6 +270,7 @@ export const english = {
   } as Record<string, string>,
   inLayers: (name: string, first: number, last: number) => (first === last ? `${name}, layer ${first}` : `${name}, layers ${first} to ${last}`),
   fromCache: "from the cache",
+  downloaded: (share: string) => `${share} downloaded`,
   ofBytes: (done: string, total: string, unit: string) => `${done} of ${total} ${unit}`,
   timeLeft: (time: string) => `${time} left`,
   layersUsable: (active: number, total: number) => `${active} of ${total} layers`,

@@ -269,6 +269,7 @@ export const german: Strings = {
   inLayers: (name: string, first: number, last: number) =>
     first === last ? `${name}, Schicht ${first}` : `${name}, Schichten ${first} bis ${last}`,
   fromCache: "aus dem Cache",
+  downloaded: (share: string) => `${share} heruntergeladen`,
   ofBytes: (done: string, total: string, unit: string) => `${done} von ${total} ${unit}`,
   timeLeft: (time: string) => `noch ${time}`,
   layersUsable: (active: number, total: number) => `${active} von ${total} Schichten`,

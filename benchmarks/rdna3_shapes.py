@@ -1,0 +1,114 @@
+"""What released models say in config.json, as far as kernels go by it; no files of random weights are made of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _gpt_oss(layers: int, experts: int) -> dict[str, object]:
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": experts,
+        "num_experts_per_tok": 4,
+        "vocab_size": 201_088,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": False,
+    }
+
+
+def _gemma4(**sizes: object) -> dict[str, object]:
+    text = {"head_dim": 256, "global_head_dim": 512, "vocab_size": 262_144, "final_logit_softcapping": 30.0}
+    return {"architectures": ["Gemma4ForConditionalGeneration"], "text_config": {**text, **sizes}}
+
+
+def _qwen3_5(architecture: str, **sizes: object) -> dict[str, object]:
+    text = {"head_dim": 256, "vocab_size": 248_320}
+    return {"architectures": [architecture], "text_config": {**text, **sizes}, "tie_word_embeddings": False}
+
+
+CONFIGS: Mapping[str, Mapping[str, object]] = {
+    "qwen2.5-7b": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152_064,
+        "max_position_embeddings": 32_768,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    },
+    "gpt-oss-20b": _gpt_oss(layers=24, experts=32),
+    "gpt-oss-120b": _gpt_oss(layers=36, experts=128),
+    "gemma4-31b": _gemma4(
+        hidden_size=5376,
+        intermediate_size=21_504,
+        num_hidden_layers=60,
+        num_attention_heads=32,
+        num_key_value_heads=16,
+        num_global_key_value_heads=4,
+        attention_k_eq_v=True,
+        sliding_window=1024,
+        hidden_size_per_layer_input=0,
+    ),
+    "gemma4-26b-a4b": _gemma4(
+        hidden_size=2816,
+        intermediate_size=2112,
+        num_hidden_layers=30,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        num_global_key_value_heads=2,
+        attention_k_eq_v=True,
+        sliding_window=1024,
+        hidden_size_per_layer_input=0,
+        enable_moe_block=True,
+        num_experts=128,
+        top_k_experts=8,
+        moe_intermediate_size=704,
+    ),
+    "gemma4-e4b": _gemma4(
+        hidden_size=2560,
+        intermediate_size=10_240,
+        num_hidden_layers=42,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        num_kv_shared_layers=18,
+        hidden_size_per_layer_input=256,
+        sliding_window=512,
+    ),
+    "qwen3.5-27b": _qwen3_5(
+        "Qwen3_5ForConditionalGeneration",
+        hidden_size=5120,
+        intermediate_size=17_408,
+        num_hidden_layers=64,
+        num_attention_heads=24,
+        num_key_value_heads=4,
+        linear_num_key_heads=16,
+        linear_num_value_heads=48,
+    ),
+    "qwen3.5-35b-a3b": _qwen3_5(
+        "Qwen3_5MoeForConditionalGeneration",
+        hidden_size=2048,
+        num_hidden_layers=40,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        num_experts=256,
+        num_experts_per_tok=8,
+        moe_intermediate_size=512,
+        shared_expert_intermediate_size=512,
+    ),
+}

@@ -1,0 +1,11 @@
+// Bytes that stand for 128 less.
+#include "codes/words.glsl"
+#include "quant/pack/bytes.glsl"
+
+ivec4 four_codes(Source src, uint block, uint quad) {
+    return ivec4(uvec4(src.v[block * 8 + quad] ^ 0x80808080u) >> uvec4(0, 8, 16, 24) & 0xffu);
+}
+
+bool is_number(int code) {
+    return true;
+}

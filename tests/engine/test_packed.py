@@ -1,0 +1,88 @@
+"""Checkpoints that are published quantised: their logits are those of the weights that they stand for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.golden.checkpoints import golden
+from unicorn_async.cli.tensor_rows import tensor_rows
+from unicorn_async.config import WeightScheme
+from unicorn_async.engine.files import ModelFiles
+from unicorn_async.errors import UnsupportedModelError
+
+from .packed_files import awq, compressed, fp8, gptq, write_packed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.engine.conftest import OpenEngine
+
+    from .packed_files import Pack
+
+ACTIVATIONS = 0.03  # root of a token's mean squared error in deviations, of activations in blocks of int8
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
+BLOCKS = {**FP8, "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.down_proj"]}
+SMALL = {**FP8, "weight_block_size": [32, 64]}  # so that heads whose rows change their order have several
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}
+GPTQ = {
+    "quant_method": "gptq",
+    "bits": 4,
+    "group_size": 64,
+    "sym": True,
+    "desc_act": False,
+    "checkpoint_format": "gptq",
+}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False}
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": INT4}},
+    "ignore": ["lm_head"],
+}
+KEPT = ("layers.0.mlp.down_proj",)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "pack", "kernel"),
+    [
+        ("llama", BLOCKS, fp8(128, 128), "linear_quant_vec_f8"),
+        ("glm4_moe", SMALL, fp8(32, 64, scale_type="bfloat16"), "expert_quant_vec_f8"),
+        ("llama", AWQ, awq(64), "linear_quant_vec_uint4"),
+        pytest.param("llama", GPTQ, gptq(4, 64), "linear_quant_vec_q4", marks=pytest.mark.whole("GPTQ's logits, too")),
+        ("llama", COMPRESSED, compressed(4, 32, symmetric=False), "linear_quant_vec_uint4"),
+    ],
+    ids=["fp8-blocks", "fp8-experts", "awq", "gptq", "compressed"],
+)
+async def test_logits_are_those_of_the_weights_that_are_meant(
+    tmp_path: Path, open_engine: OpenEngine, name: str, settings: dict[str, object], pack: Pack, kernel: str
+) -> None:
+    reference = golden(name)
+    packed, dense = write_packed(name, tmp_path, settings, pack, kept=KEPT)
+    async with open_engine(dense) as engine:
+        right = [await engine.logits(prompt) for prompt in reference.prompts[1:3]]
+    async with open_engine(packed) as engine:
+        found = [await engine.logits(prompt) for prompt in reference.prompts[1:3]]
+        await engine.loaded()
+        assert kernel in {name.split("[")[0] for name in engine.kernels}
+    differences = np.concatenate(found) - np.concatenate(right)
+    errors = np.sqrt(np.mean(differences**2, axis=1)) / reference.deviation
+    assert np.quantile(errors, 0.95) <= ACTIVATIONS  # others may take other experts where two weigh alike
+
+
+def test_packed_weights_are_told_as_what_they_are_and_stay_so(tmp_path: Path) -> None:
+    packed, _ = write_packed("llama", tmp_path, BLOCKS, fp8(128, 128), kept=KEPT)
+    rows = {row.name.removeprefix("model.layers."): row for row in tensor_rows(ModelFiles.read(packed))}
+    assert (rows["0.mlp.down_proj.weight"].transform, rows["0.mlp.down_proj.weight"].dtype) == ("copied", "F16")
+    down = rows["1.mlp.down_proj.weight"]
+    assert (down.shape, down.dtype, down.nbytes) == ((128, 192), "F8_E4M3", 128 * 192 + 2 * 4)
+    assert down.transform == "re-layout of 8 bits a weight to 8.5"
+    other, _ = write_packed("llama", tmp_path / "int4", COMPRESSED, compressed(4, 32, symmetric=False))
+    rows = {row.name: row for row in tensor_rows(ModelFiles.read(other))}
+    own = rows["model.layers.1.mlp.down_proj.weight_packed"]
+    assert (own.shape, own.dtype, own.nbytes) == ((128, 192), "uint4", 128 * 192 // 2 + 128 * 6 * 2 + 16 * 6 * 4)
+    assert own.transform == "re-layout of 4.62 bits a weight to 5, scales BF16 to F16, exact from 2^-17 on"
+    with pytest.raises(UnsupportedModelError, match=r"quantised as F8_E4M3 already, .* can't become int4"):
+        ModelFiles.read(packed, WeightScheme.INT4)

@@ -1,0 +1,149 @@
+"""The folder of blocks on a disk: what is written is read again, and what is damaged, left or others' is told apart."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import CacheError
+from unicorn_async.kv_store.block_file import file_nbytes
+from unicorn_async.kv_store.disk_folder import DiskFolder, prune_idle
+from unicorn_async.scheduler.kept_blocks import BlockName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SIZES = (96, 64)
+KEY, OTHER = "0" * 32, "1" * 32
+NAMES = [BlockName(0, bytes([number] * 16)) for number in range(4)]
+DATA = memoryview(bytes(range(96)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[DiskFolder]:
+    made = DiskFolder(tmp_path / "kv", KEY, SIZES)
+    assert made.open() == {}
+    yield made
+    made.close()
+
+
+def reopened(folder: DiskFolder) -> dict[BlockName, int]:
+    folder.close()
+    return folder.open()
+
+
+def test_what_was_written_is_there_again_in_the_order_of_use(folder: DiskFolder, tmp_path: Path) -> None:
+    for age, name in enumerate(NAMES):
+        assert folder.write(name, DATA) == file_nbytes(96)
+        file = tmp_path / "kv" / KEY / f"0-{name.key.hex()}.kv"
+        assert file.stat().st_mode & 0o777 == 0o600
+        os.utime(file, (1000 - age, 1000 - age))
+    assert list(reopened(folder)) == NAMES[::-1]
+    folder.used([NAMES[3]])
+    assert list(reopened(folder)) == [*NAMES[2::-1], NAMES[3]]
+    into = bytearray(96)
+    folder.read(NAMES[0], memoryview(into))
+    assert into == DATA
+
+
+def test_a_file_under_another_name_is_damaged_and_removed(folder: DiskFolder, tmp_path: Path) -> None:
+    folder.write(NAMES[0], DATA)
+    own = tmp_path / "kv" / KEY
+    (own / f"0-{NAMES[0].key.hex()}.kv").rename(own / f"0-{NAMES[1].key.hex()}.kv")
+    with pytest.raises(CacheError, match="not those of its checksum"):
+        folder.read(NAMES[1], memoryview(bytearray(96)))
+    assert reopened(folder) == {}
+
+
+def test_a_file_that_cannot_be_read_is_removed(folder: DiskFolder, tmp_path: Path) -> None:
+    folder.write(NAMES[0], DATA)
+    file = tmp_path / "kv" / KEY / f"0-{NAMES[0].key.hex()}.kv"
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        folder.read(NAMES[0], memoryview(bytearray(96)))
+    assert not file.is_symlink()
+    assert (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_that_cannot_be_removed_keeps_no_other_from_it(folder: DiskFolder, tmp_path: Path) -> None:
+    folder.write(NAMES[1], DATA)
+    (tmp_path / "kv" / KEY / f"0-{NAMES[0].key.hex()}.kv").mkdir()
+    with pytest.raises(IsADirectoryError):
+        folder.remove(NAMES[:2])
+    assert reopened(folder) == {}
+
+
+def test_what_a_killed_server_left_is_removed_and_what_is_no_block_is_left_alone(
+    folder: DiskFolder, tmp_path: Path
+) -> None:
+    own = tmp_path / "kv" / KEY
+    for file in ("0-00.kv.part", f"0-{'00' * 16}.kv", f"7-{'00' * 16}.kv", "letter.txt"):
+        (own / file).write_bytes(b"half")
+    assert reopened(folder) == {}
+    assert sorted(path.name for path in own.iterdir()) == ["letter.txt", "lock"]
+
+
+def test_a_folder_that_was_deleted_is_made_anew(folder: DiskFolder, tmp_path: Path) -> None:
+    own = tmp_path / "kv" / KEY
+    (own / "lock").unlink()
+    own.rmdir()
+    with pytest.raises(FileNotFoundError):
+        folder.read(NAMES[0], memoryview(bytearray(96)))
+    folder.write(NAMES[0], DATA)
+    assert list(reopened(folder)) == [NAMES[0]]
+
+
+def test_blocks_of_other_models_go_too_unless_somebody_has_them_open(folder: DiskFolder, tmp_path: Path) -> None:
+    folder.write(NAMES[0], DATA)
+    other = DiskFolder(tmp_path / "kv", OTHER, SIZES)
+    found = other.open()
+    assert found == {}  # the first model is in use
+    other.write(NAMES[1], DATA)
+    other.close()
+    found = reopened(folder)
+    assert sorted(found.values()) == [file_nbytes(96)] * 2
+    folder.remove(name for name in found if name.group < 0)
+    assert other.open() == {}
+    other.close()
+    assert prune_idle(tmp_path / "kv") == (0, 0)
+    folder.close()
+    assert prune_idle(tmp_path / "kv") == (1, file_nbytes(96))
+
+
+def test_who_looks_whether_a_folder_is_idle_does_not_keep_it_from_who_opens_it(
+    folder: DiskFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, looks = fcntl.flock, []
+
+    def after_a_look(file: int, how: int) -> None:
+        looks.append(file)
+        if len(looks) == 1:
+            raise BlockingIOError
+        flock(file, how)
+
+    folder.write(NAMES[0], DATA)
+    folder.close()
+    monkeypatch.setattr(fcntl, "flock", after_a_look)
+    assert list(folder.open()) == [NAMES[0]]
+    assert len(looks) == 2
+
+
+def test_a_folder_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "kv" / KEY).mkdir(parents=True)
+    (tmp_path / "kv").chmod(0o755)
+    made = DiskFolder(tmp_path / "kv", KEY, SIZES)
+    made.open()
+    made.close()
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kv", tmp_path / "kv" / KEY)} == {0o700}
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "kv").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CacheError, match="somebody else's"):
+        DiskFolder(tmp_path / "kv", KEY, SIZES).open()

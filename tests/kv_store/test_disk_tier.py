@@ -1,0 +1,145 @@
+"""Who reads and writes waits no longer than its patience lasts, and nothing that the disk still has is in use twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from unicorn_async.kv_store.block_file import file_nbytes
+from unicorn_async.kv_store.daemon_threads import DaemonThreads
+from unicorn_async.kv_store.disk_tier import DiskTier
+from unicorn_async.scheduler.fetch_costs import FetchCosts
+
+from .toy_store import NAMES, NBYTES, allow_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pytest
+
+    from unicorn_async.scheduler.kept_blocks import BlockName
+
+    from .toy_store import ToyStore
+
+
+def tier_of(store: ToyStore, patience_s: float = 60.0) -> DiskTier:
+    return DiskTier(cast("Any", store), FetchCosts(), 16, patience_s=patience_s)
+
+
+async def write_all(store: ToyStore, tier: DiskTier, names: Iterable[BlockName]) -> None:
+    for name in names:
+        store.save(name)
+        tier.offer(name)
+        while await tier.write_next():
+            pass
+
+
+async def test_the_blocks_used_longest_ago_go_first(store: ToyStore) -> None:
+    await write_all(store, tier_of(store), NAMES[:5])
+    assert list(store.folder.files) == NAMES[2:5]
+    assert store.kept.disk_bytes == 3 * file_nbytes(NBYTES)
+    assert store.problems == []
+
+
+async def test_a_limit_without_room_for_a_block_is_told(store: ToyStore) -> None:
+    store.kept.disk_limit = 10
+    await write_all(store, tier_of(store), NAMES[:1])
+    assert store.problems == [f"writing a block: {file_nbytes(NBYTES)} bytes needed, 10 are allowed"]
+    assert not store.kept.slots[0]._pins
+
+
+async def test_who_waits_for_a_disk_that_does_not_answer_goes_on_and_the_disk_comes_back(store: ToyStore) -> None:
+    await write_all(store, tier_of(store), NAMES[:1])
+    tier = tier_of(store, patience_s=0.001)
+    for name in NAMES[1:5]:  # the slot of the first one is another's
+        store.save(name)
+    store.folder.answers.clear()
+    slots = store.kept.slots[0]
+    slot = slots.take()
+    assert slot is not None
+    assert not await tier.read([(NAMES[0], slot)])
+    slots.release(slot)
+    assert not tier.is_on
+    assert slot not in {slots.take() for _ in range(3)}  # the disk may still write to it
+    assert store.problems == ["waiting for the disk: no answer within 0.001 s"]
+    assert store.counters.disk == "off: no answer within 0.001 s"
+    store.folder.answers.set()
+    assert await asyncio.to_thread(store.threads.close, 20) == []
+    await asyncio.sleep(0)  # what the threads have left to the loop
+    await asyncio.sleep(0)
+    assert tier.is_on
+    assert store.counters.disk == "on"
+    assert slots.take() == slot
+
+
+async def test_what_the_disk_has_lost_is_forgotten_and_the_rest_is_known(store: ToyStore) -> None:
+    tier = tier_of(store)
+    await write_all(store, tier, NAMES[:2])
+    store.kept.slots[0]._known.clear()
+    store.kept.slots[0]._filled.clear()
+    store.kept.slots[0].add(2)
+
+    def gone(name: BlockName, into: memoryview) -> None:
+        if name == NAMES[0]:
+            raise FileNotFoundError(2, "No such file or directory", "/somewhere")
+        into[:] = store.folder.files[name]
+
+    store.folder.read = gone  # type: ignore[method-assign]
+    wanted = [(name, cast("int", store.kept.slots[0].take())) for name in NAMES[:2]]
+    assert not await tier.read(wanted)
+    assert store.problems == ["reading a block: No such file or directory"]
+    assert not store.kept.is_on_disk(NAMES[0])
+    assert store.kept.slots[0].find(NAMES[1].key) == wanted[1][1]
+    assert bytes(store.view(0, wanted[1][1])) == NAMES[1].key * 4
+
+
+async def test_a_write_that_nobody_waits_for_any_more_is_not_begun_again(store: ToyStore) -> None:
+    tier = tier_of(store)
+    store.save(NAMES[0])
+    tier.offer(NAMES[0])
+    store.folder.answers.clear()
+    writing = asyncio.create_task(tier.write_next())
+    assert await asyncio.to_thread(store.folder.is_asked.wait, 60)
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert store.kept.slots[0]._pins, "the thread reads it"
+    store.folder.answers.set()
+    assert await tier.write_next()
+    assert store.folder.asked == [NAMES[0]]
+    assert store.kept.is_on_disk(NAMES[0])
+    assert not store.kept.slots[0]._pins
+
+
+async def test_a_system_without_threads_keeps_the_disk_off(store: ToyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    allow_threads(monkeypatch, 0)
+    monkeypatch.setattr(store, "threads", DaemonThreads("disk", 4))
+    tier = tier_of(store)
+    await tier.open()
+    assert store.is_settled.is_set()
+    assert store.counters.disk == "off: disk: the system allows none of 4 threads"
+    assert store.problems == ["opening the disk's folder: disk: the system allows none of 4 threads"]
+
+
+async def test_a_folder_that_takes_long_to_open_holds_nobody_up_and_is_used_when_it_is_there(store: ToyStore) -> None:
+    folder = store.folder
+    store.folder = cast("Any", None)
+    folder.answers.clear()
+
+    def open_disk() -> dict[BlockName, int]:
+        folder.answers.wait()
+        store.folder = folder
+        return {NAMES[0]: file_nbytes(NBYTES)}
+
+    store.open_disk = open_disk
+    tier = tier_of(store, patience_s=0.001)
+    await tier.open()
+    assert store.is_settled.is_set()
+    assert not tier.is_on
+    assert store.counters.disk == "off: no answer within 0.001 s"
+    folder.answers.set()
+    assert await asyncio.to_thread(store.threads.close, 20) == []
+    await asyncio.sleep(0)  # what the threads have left to the loop
+    await asyncio.sleep(0)
+    assert tier.is_on
+    assert store.counters.disk == "on"
+    assert store.kept.is_on_disk(NAMES[0])

@@ -1,0 +1,99 @@
+"""A copy that could not be submitted is taken for none and costs nobody a request, and what waits has its bounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from unicorn_async.errors import DeviceLostError, OutOfMemoryError
+from unicorn_async.kv_store.keeper import BlockKeeper
+from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.scheduler.block_keys import extend_keys
+from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.kept_blocks import BlockName
+from unicorn_async.scheduler.kept_prefixes import KeptPrefixes, Restore
+from unicorn_async.scheduler.sequence import Sequence
+
+from .toy_store import NAMES, allow_threads
+
+if TYPE_CHECKING:
+    from .toy_store import ToyStore
+
+BLOCK_SIZE = 4
+
+
+def keeper_of(store: ToyStore, *, num_released: int = 0) -> BlockKeeper:
+    """Return the keeper of a device on which sequences have left so many blocks."""
+    blocks = BlockManager([BlockGroup(0, 8)], BLOCK_SIZE)
+    prefixes, pool = KeptPrefixes(blocks, store.kept), blocks.pools[0]
+    for name in NAMES[:num_released]:
+        block = pool.allocate()
+        pool.know(block, name.key)
+        pool.free([block])
+    return BlockKeeper(cast("Any", store), cast("Any", SimpleNamespace(kept_prefixes=prefixes)), BLOCK_SIZE)
+
+
+async def test_what_a_lost_device_has_not_copied_is_not_written(store: ToyStore) -> None:
+    keeper = keeper_of(store, num_released=2)
+    store.saving.error = DeviceLostError("the device is lost")
+    with pytest.raises(DeviceLostError):
+        await keeper._save_some()
+    await keeper._flush()
+    assert store.folder.files == {}
+    assert store.kept.slots[0].num_known == 0
+
+
+async def test_a_copy_to_the_host_that_finds_no_memory_is_left_out(store: ToyStore) -> None:
+    keeper = keeper_of(store, num_released=2)
+    store.saving.error = OutOfMemoryError("none is left")
+    assert not await keeper._save_some()
+    assert store.problems == ["copying blocks: none is left"]
+    assert store.kept.slots[0].num_known == 0
+    assert not store.kept.slots[0]._pins
+
+
+async def test_who_waits_for_a_copy_that_finds_no_memory_is_told(store: ToyStore) -> None:
+    keeper = keeper_of(store)
+    store.save(NAMES[0])
+    store.restoring.error = OutOfMemoryError("none is left")
+    assert not await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5)])))
+    assert store.problems == ["copying blocks: none is left"]
+    assert not keeper._prefixes._blocks.pools[0].knows(NAMES[0].key)
+    assert not store.kept.slots[0]._pins
+
+
+def test_half_of_the_slots_wait_for_the_disk_at_most(store: ToyStore) -> None:
+    prefixes = keeper_of(store, num_released=4)._prefixes
+    assert [copy.name for copy in prefixes.take_released(1 << 20, wants_disk=True)] == NAMES[:2]
+    assert [copy.name for copy in prefixes.take_released(1 << 20, wants_disk=False)] == NAMES[2:4]
+
+
+def test_nothing_is_left_of_who_waits_no_more(store: ToyStore) -> None:
+    prefixes = keeper_of(store)._prefixes
+    prefixes.is_open = True
+    sequence = Sequence("r", tuple(range(2 * BLOCK_SIZE + 1)), SamplingParams(), seed=0)
+    for key in extend_keys(sequence, 2, BLOCK_SIZE):
+        store.save(BlockName(0, key))
+    found = prefixes.find(sequence)
+    assert found == 2
+    prefixes.begin(sequence, found)
+    assert [restore.sequence for restore in prefixes.restores] == [sequence]
+    prefixes.leave(sequence)
+    assert not prefixes.restores
+    assert not prefixes._to_come
+
+
+async def test_a_system_without_threads_costs_the_hosts_memory(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow_threads(monkeypatch, 0)
+    monkeypatch.setattr(store, "is_complete", lambda group: False)
+    keeper = keeper_of(store, num_released=4)
+    slots = store.kept.slots[0]
+    taken = [slots.take() for _ in range(4)]
+    assert None not in taken
+    assert not await keeper._save_some()
+    assert store.problems == ["allocating the host's memory: toy memory: the system allows none of 1 threads"]

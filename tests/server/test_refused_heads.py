@@ -1,0 +1,35 @@
+"""What is no HTTP is told as text, not as an object of Python's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.server.test_transport import raw
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Served
+
+BEGUN = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\nX-A : b\r\n\r\n", "illegal header line: 'X-A : b'"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nx: a\0\r\n\r\n", "illegal header line: 'x: a\\x00'"),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", "illegal request line: 'GET /\\xff HTTP/1.1'"),
+        (b"GET /: bytearray(b'') HTTP/1.1\r\n\r\n", "illegal request line: \"GET /: bytearray(b\\'\\') HTTP/1.1\""),
+        (BEGUN + b"zz\r\n\r\n", "illegal chunk header: 'zz\\r\\n'"),
+        (BEGUN + b"1\r\n{xx", "malformed chunk footer: 'xx'"),
+    ],
+)
+async def test_what_is_no_http_is_shown_as_text(served: Served, data: bytes, reason: str) -> None:
+    async with raw(served) as (reader, writer), asyncio.timeout(10):
+        writer.write(data)
+        head, body = (await reader.read()).split(b"\r\n\r\n")
+    assert b" 400 " in head
+    assert json.loads(body)["error"]["message"] == reason

@@ -1,0 +1,1 @@
+"""Directories whose weights are quantised already, by what published them: which tensors make which matrix. Pure."""

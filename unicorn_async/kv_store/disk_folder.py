@@ -1,0 +1,194 @@
+"""The folder of one model's blocks on a disk, beside those of other models, for its owner's eyes alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import CacheError
+from unicorn_async.kv_store.block_file import PART_SUFFIX, file_name, file_nbytes, name_of, read_block, write_block
+from unicorn_async.scheduler.kept_blocks import BlockName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+_OTHERS = -1  # group of the files of other models, whose key is where they lie
+_FOLDER = re.compile(r"[0-9a-f]{32}")
+_LOCK_FILE = "lock"
+_MOST_FILES = 1 << 20  # that are looked at
+_MOST_LOOKS, _LOOK_S = 5, 0.02  # at a lock
+
+
+class DiskFolder:
+    """Reads, writes and removes blocks; any thread may call it, all methods block on the disk.
+
+    The process that has it open has it for itself. Files of other models that nobody has open are removed as
+    the own ones are, when they are the ones that were used longest ago.
+    """
+
+    def __init__(self, root: Path, key: str, block_nbytes: Sequence[int]) -> None:
+        self._root = root
+        self._folder = root / key
+        self._block_nbytes = tuple(block_nbytes)
+        self._lock: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has it for itself."""
+        return self._lock is not None
+
+    def open(self) -> dict[BlockName, int]:
+        """Take the folder; returns the sizes of the files that are there, the one that was used longest ago first.
+
+        Raises:
+            CacheError: another process has it, it is somebody else's, or it can't be used.
+        """
+        try:
+            self._make()
+            self._lock = _locked_soon(self._folder)
+            if self._lock is None:
+                raise CacheError("another process keeps this model's blocks there")
+            found = sorted((*self._own(), *idle_files(self._root, but=self._folder.name)), key=lambda file: file[0])
+        except OSError as exc:
+            self.close()
+            raise CacheError(f"the folder can't be used: {exc.strerror or exc}") from exc
+        return {name: nbytes for _, name, nbytes in found}
+
+    def write(self, name: BlockName, data: memoryview) -> int:
+        """Write a block; returns the size of its file. Raises OSError."""
+        path = self._folder / file_name(name)
+        try:
+            write_block(path, name, data)
+        except FileNotFoundError:  # somebody removed the folder, and its lock with it
+            if not self._take_anew():
+                raise
+            write_block(path, name, data)
+        return file_nbytes(len(data))
+
+    def read(self, name: BlockName, into: memoryview) -> None:
+        """Read a block, and remove a file that is damaged or can't be read; raises OSError, CacheError."""
+        try:
+            read_block(self._folder / file_name(name), name, into)
+        except (OSError, CacheError):
+            with contextlib.suppress(OSError):
+                self.remove([name])
+            raise
+
+    def remove(self, names: Iterable[BlockName]) -> None:
+        """Remove files, those that are gone already too; raises OSError for one that stays, behind the others."""
+        failure: OSError | None = None
+        for name in names:
+            path = self._root / os.fsdecode(name.key) if name.group == _OTHERS else self._folder / file_name(name)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as exc:
+                failure = exc
+        if failure is not None:
+            raise failure
+
+    def used(self, names: Iterable[BlockName]) -> None:
+        """Note in the files that blocks are used now."""
+        for name in names:
+            with contextlib.suppress(OSError):  # it only goes earlier
+                os.utime(self._folder / file_name(name), follow_symlinks=False)
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def _make(self) -> None:
+        self._root.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self._root, self._folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise CacheError("the folder is somebody else's")
+            if found.st_mode & 0o077:
+                folder.chmod(0o700)
+
+    def _take_anew(self) -> bool:
+        self.close()
+        try:
+            self._make()
+        except CacheError:
+            return False
+        self._lock = _locked(self._folder)
+        return self._lock is not None
+
+    def _own(self) -> Iterator[tuple[float, BlockName, int]]:
+        for entry, found in _files(self._folder):
+            name = name_of(entry.name)
+            if entry.name.endswith(PART_SUFFIX):
+                os.unlink(entry.path)  # who wrote it was ended
+            elif name is not None:
+                nbytes = self._block_nbytes[name.group] if name.group < len(self._block_nbytes) else 0
+                if found.st_size == file_nbytes(nbytes):
+                    yield found.st_mtime, name, found.st_size
+                else:
+                    os.unlink(entry.path)
+
+
+def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[float, BlockName, int]]:
+    """Return the blocks' files of all models that nobody has open, and of those not called `but`: times, names, sizes.
+
+    It blocks on the disk; raises OSError.
+    """
+    for folder in os.scandir(root):
+        if folder.name == but or not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
+            continue
+        lock = _locked(root / folder.name)
+        if lock is None:
+            continue  # who has it keeps it within its own limit
+        os.close(lock)
+        for entry, found in _files(root / folder.name):
+            if name_of(entry.name) is not None or entry.name.endswith(PART_SUFFIX):
+                key = os.fsencode(f"{folder.name}/{entry.name}")
+                yield found.st_mtime, BlockName(_OTHERS, key), found.st_size
+
+
+def prune_idle(root: Path) -> tuple[int, int]:
+    """Remove the files that `idle_files` returns; returns how many there were, and their size. Raises OSError."""
+    found = list(idle_files(root)) if root.is_dir() else []
+    for _, name, _ in found:
+        (root / os.fsdecode(name.key)).unlink(missing_ok=True)
+    return len(found), sum(nbytes for _, _, nbytes in found)
+
+
+def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for _, entry in zip(range(_MOST_FILES), entries, strict=False):
+            found = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                yield entry, found
+
+
+def _locked_soon(folder: Path) -> int | None:
+    """Lock a folder as `_locked` does, also where somebody only looks whether it is idle, which takes no time."""
+    for _ in range(_MOST_LOOKS):
+        lock = _locked(folder)
+        if lock is not None:
+            return lock
+        time.sleep(_LOOK_S)
+    return None
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder until what is returned is closed; None where another process has it."""
+    lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock

@@ -1,0 +1,200 @@
+"""The disk beside the host's slots: what is written there and read back, and what happens when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from unicorn_async.errors import CacheError, CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.kv_store.disk_folder import DiskFolder
+    from unicorn_async.kv_store.store import KVStore
+    from unicorn_async.scheduler.fetch_costs import FetchCosts
+    from unicorn_async.scheduler.kept_blocks import BlockName
+
+PATIENCE_S = 10.0  # with a disk that does not answer
+_PAUSE_S = 60.0  # behind a write that failed
+_OPENING, _READING, _WRITING = "opening the disk's folder", "reading a block", "writing a block"
+_EXPECTED = (OSError, CheckpointError)
+T = TypeVar("T")
+
+
+class DiskTier:
+    """Reads and writes in threads, for whom nobody waits longer than `patience_s`; no failure is anybody's error."""
+
+    def __init__(self, store: KVStore, costs: FetchCosts, block_size: int, *, patience_s: float = PATIENCE_S) -> None:
+        self._store = store
+        self._kept = store.kept
+        self._costs = costs
+        self._block_size = block_size
+        self._patience_s = patience_s
+        self._unwritten: deque[tuple[BlockName, int]] = deque()  # with their slots, pinned
+        self._writing: asyncio.Future[int] | None = None  # the first of them
+        self._num_stuck = 0  # reads and writes that take longer
+        self._paused_until = 0.0
+        self.wake = asyncio.Event()  # there is something to write
+
+    @property
+    def is_on(self) -> bool:
+        """Whether blocks may be read."""
+        return self._store.folder is not None and not self._num_stuck
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether blocks may be written."""
+        return self.is_on and time.monotonic() >= self._paused_until
+
+    async def open(self) -> None:
+        """Find what is there, where there is to be a disk."""
+        if self._store.has_disk:
+            try:
+                self._store.threads.start()
+            except CacheError as exc:
+                self._off(exc)
+            else:
+                await self._open_folder()
+        self._store.is_settled.set()
+
+    async def _open_folder(self) -> None:
+        opening = self._store.threads.begin(_OPENING, self._store.open_disk)
+        await self._wait([opening])
+        if opening.done():
+            self._end_open(opening)
+        else:
+            opening.add_done_callback(self._end_open)
+
+    def _end_open(self, opening: asyncio.Future[dict[BlockName, int]]) -> None:
+        try:
+            found = opening.result()
+        except _EXPECTED as exc:
+            self._off(exc)
+        else:
+            self._kept.find_on_disk(found)
+            self._store.counters.disk = "on"
+
+    def _off(self, error: BaseException) -> None:
+        self._store.counters.disk = f"off: {_reason(error)}"
+        self._store.failed(_OPENING, _reason(error))
+
+    def offer(self, name: BlockName, num_blocks: int = 1) -> None:
+        """Have a block written that is in a slot, if that may be read back faster than it is computed.
+
+        A state of fixed size is computed with all blocks of its text, `num_blocks`.
+        """
+        is_wanted = self._costs.disk_pays(num_blocks * self._block_size, self._kept.block_nbytes[name.group])
+        if is_wanted and self.takes_blocks and not self._kept.is_on_disk(name):
+            self._unwritten.append((name, self._kept.await_writing(name)))
+            self.wake.set()
+
+    async def write_next(self) -> bool:
+        """Write a block, and remove others for it; returns whether there was one.
+
+        What a caller has begun who was cancelled is waited for, and not begun once more.
+        """
+        if not self._unwritten:
+            return False
+        name, slot = self._unwritten[0]
+        if self._writing is None and self.takes_blocks:
+            self._writing = self._begin_write(name, slot)
+        if self._writing is not None:
+            await self._wait([self._writing])
+            await asyncio.wait([self._writing])  # however long it takes, the slot is in use
+            written, self._writing = self._writing, None
+            self._end_write(name, written)
+        self._unwritten.popleft()
+        self._kept.end_writing(name, slot)
+        return True
+
+    def _begin_write(self, name: BlockName, slot: int) -> asyncio.Future[int] | None:
+        """Have a thread write a block, and remove others for it; None where there is no room for it."""
+        needed = self._store.file_nbytes(name.group)
+        gone = self._kept.make_room_on_disk(needed)
+        if gone is None:
+            self._store.failed(_WRITING, f"{needed} bytes needed, {self._kept.disk_limit} are allowed")
+            return None
+        folder = self._store.folder
+        assert folder is not None, "the disk is on"
+
+        def write() -> int:
+            data = self._store.slots.copy_out(name.group, slot)
+            folder.remove(gone)
+            return folder.write(name, data)
+
+        return self._store.threads.begin(_WRITING, write)
+
+    def _end_write(self, name: BlockName, written: asyncio.Future[int]) -> None:
+        try:
+            nbytes = written.result()
+        except _EXPECTED as exc:
+            self._paused_until = time.monotonic() + _PAUSE_S
+            self._store.failed(_WRITING, _reason(exc))
+        else:
+            self._kept.add_to_disk(name, nbytes)
+            self._store.counters.written_blocks += 1
+
+    async def read(self, wanted: Sequence[tuple[BlockName, int]]) -> bool:
+        """Read blocks into slots, which are pinned; returns whether all have come. Those that have are known."""
+        folder = self._store.folder
+        assert folder is not None, "the disk is on"
+        started, nbytes = time.perf_counter(), 0
+        reads = {}
+        for name, slot in wanted:
+            reads[self._store.threads.begin(_READING, partial(self._read, folder, name, slot))] = name, slot
+            self._kept.slots[name.group].pin(slot)
+        for future, (name, slot) in reads.items():
+            future.add_done_callback(partial(self._release, name.group, slot))
+        await self._wait(list(reads))
+        for future, (name, slot) in reads.items():
+            if not future.done():
+                continue
+            error = future.exception()
+            if error is None:
+                self._kept.slots[name.group].fill(slot, name.key)
+                nbytes += self._kept.block_nbytes[name.group]
+                self._store.counters.read_blocks += 1
+            elif isinstance(error, _EXPECTED):
+                self._kept.drop_from_disk(name)
+                self._store.failed(_READING, _reason(error))
+            else:
+                raise error
+        self._costs.read.observe(nbytes, time.perf_counter() - started)
+        names = [name for name, _ in wanted if self._kept.is_on_disk(name)]
+        self._kept.use_on_disk(reversed(names))  # the last of a text go first
+        self._store.threads.begin("noting the use of blocks", partial(folder.used, names[::-1]))
+        return len(names) == len(wanted) and all(future.done() for future in reads)
+
+    def _read(self, folder: DiskFolder, name: BlockName, slot: int) -> None:
+        data = memoryview(bytearray(self._kept.block_nbytes[name.group]))
+        folder.read(name, data)
+        self._store.slots.copy_in(name.group, slot, data)
+
+    async def _wait(self, futures: Sequence[asyncio.Future[T]]) -> None:
+        """Wait with patience; what takes longer keeps the disk off until it is done."""
+        _, pending = await asyncio.wait(futures, timeout=self._patience_s)
+        if pending:
+            problem = f"no answer within {self._patience_s:g} s"
+            self._store.failed("waiting for the disk", problem)
+            self._store.counters.disk = f"off: {problem}"
+        for future in pending:
+            self._num_stuck += 1
+            future.add_done_callback(self._unstick)
+
+    def _unstick(self, future: asyncio.Future[T]) -> None:
+        del future
+        self._num_stuck -= 1
+        if self.is_on:
+            self._store.counters.disk = "on"
+
+    def _release(self, group: int, slot: int, future: asyncio.Future[None]) -> None:
+        del future
+        self._kept.slots[group].release(slot)
+
+
+def _reason(error: BaseException) -> str:
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

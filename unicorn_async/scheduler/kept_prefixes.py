@@ -1,0 +1,170 @@
+"""Which sequences begin with blocks that lie outside the device's memory, and have to be brought back to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from unicorn_async.scheduler.fetch_costs import FetchCosts
+from unicorn_async.scheduler.kept_blocks import BlockName
+from unicorn_async.scheduler.prefixes import Prefixes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as SequenceOf
+
+    from unicorn_async.scheduler.block_manager import BlockManager
+    from unicorn_async.scheduler.kept_blocks import KeptBlocks
+    from unicorn_async.scheduler.sequence import Sequence
+
+MOST_COPIES = 256  # of blocks at a time
+_MOST_TRIES = 2  # a sequence is computed where its blocks did not come back so often
+
+
+class BlockCopy(NamedTuple):
+    """A block, or a state's row: its name, its number on the device, and the slot that is copied to or from."""
+
+    name: BlockName
+    block: int
+    slot: int
+    num_blocks: int = 1  # whose tokens are computed where it is not there
+
+
+@dataclass(slots=True, eq=False)
+class Restore:
+    """Blocks that a sequence waits for, in the order of its text; `is_cancelled` when it does not any more."""
+
+    sequence: Sequence
+    lacking: deque[tuple[BlockName, int]]  # names, and blocks of the device that are theirs
+    is_cancelled: bool = False
+
+
+class KeptPrefixes(Prefixes):
+    """Shares blocks as `Prefixes` does, and has those brought back that `kept` has and the device has no more.
+
+    A sequence that waits for them has its place and its blocks, and no step: others run meanwhile. While the model
+    loads (`is_open` is False) nothing is brought back: earlier steps may have to read yet what would be written.
+    """
+
+    def __init__(self, blocks: BlockManager, kept: KeptBlocks) -> None:
+        super().__init__(blocks, shares=True)
+        self._begin_keeping(kept)
+
+    def _begin_keeping(self, kept: KeptBlocks) -> None:
+        self.kept = kept
+        self.costs = FetchCosts()
+        self.is_open = False
+        self.restores: deque[Restore] = deque()  # to begin with, for who copies; one a sequence that runs, at most
+        self._restoring: dict[Sequence, Restore] = {}
+        self._unpaid: Sequence | None = None  # who waits for a place, and is faster computed
+        for pool in self._blocks.pools:
+            pool.notes_released = True
+
+    def find(self, sequence: Sequence) -> int | None:
+        """See `Prefixes`; what has to be brought back is among what is found, where that pays."""
+        found = super().find(sequence)
+        if found is None or not self.is_open or sequence.num_restores == _MOST_TRIES or self._unpaid is sequence:
+            return found
+        reached = self._reached(sequence)
+        if reached <= found:
+            return found
+        if not self._pays(sequence, found, reached):
+            self._unpaid = sequence  # it is looked at before each step until it has its place
+            return found
+        return reached
+
+    def begin(self, sequence: Sequence, found: int) -> None:
+        """See `Prefixes`."""
+        self._unpaid = None
+        here = self._blocks.find(sequence, found)
+        lacking = self._blocks.claim(sequence, found)
+        self._begin_behind(sequence, found)
+        if lacking:
+            self._wait(sequence, deque(lacking), here)
+            return
+        self._count(sequence)
+        self._announce(sequence, found)
+
+    def arrive(self, copies: Iterable[BlockCopy]) -> None:
+        """Know blocks whose copies to the device are submitted; their sequence has not been cancelled."""
+        for copy in copies:
+            self._blocks.pools[copy.name.group].know(copy.block, copy.name.key)
+
+    def end_restore(self, restore: Restore) -> None:
+        """Let a sequence go on behind its blocks, all of which are known; harmless for one that was cancelled."""
+        if not restore.is_cancelled:
+            self._forget(restore.sequence)
+            self._count(restore.sequence)
+
+    def observe(self, num_tokens: int, num_decodes: int, step_s: float) -> None:
+        """Note what a step took on the device, if it was mostly for prompts."""
+        if num_tokens - num_decodes >= max(self._blocks.block_size, num_decodes):
+            self.costs.computed.observe(num_tokens, step_s)
+
+    def leave(self, sequence: Sequence) -> None:
+        """See `Prefixes`."""
+        self._forget(sequence)
+        super().leave(sequence)
+
+    def take_released(self, most_nbytes: int, *, wants_disk: bool) -> list[BlockCopy]:
+        """Return what is to be copied to the host of blocks that nobody has, and the slots, pinned, for it."""
+        copies: list[BlockCopy] = []
+        for group, pool in enumerate(self._blocks.pools):
+            slots, nbytes, before = self.kept.slots[group], self.kept.block_nbytes[group], len(copies)
+            while most_nbytes > 0 and len(copies) < MOST_COPIES:
+                if wants_disk and not self.kept.has_room_to_write(group, len(copies) - before):
+                    break
+                released = pool.first_released()
+                if released is None:
+                    break
+                block, key = released
+                if self.kept.knows(group, key):
+                    pool.forget_released(block)
+                    continue
+                slot = slots.take()
+                if slot is None:
+                    break
+                pool.forget_released(block)
+                copies.append(BlockCopy(BlockName(group, key), block, slot))
+                most_nbytes -= nbytes
+        return copies
+
+    def _reached(self, sequence: Sequence) -> int:
+        """Return how many blocks a sequence can begin behind with what is kept."""
+        return self._blocks.find(sequence, self._most(sequence), self.kept)
+
+    def _wait(self, sequence: Sequence, lacking: deque[tuple[BlockName, int]], here: int) -> None:
+        """Have a sequence wait for what it lacks, which has its places; its blocks from `here` on are to come."""
+        sequence.is_restoring = True
+        sequence.num_restores += 1
+        restore = Restore(sequence, lacking)
+        self.restores.append(restore)
+        self._restoring[sequence] = restore
+        self._announce(sequence, here)
+
+    def _forget(self, sequence: Sequence) -> None:
+        restore = self._restoring.pop(sequence, None)
+        if restore is None:
+            return
+        restore.is_cancelled = True
+        if restore in self.restores:
+            self.restores.remove(restore)  # who copies may be waiting for a disk, and others come and go meanwhile
+        sequence.is_restoring = False
+        for key in sequence.block_keys[: sequence.num_found // self._blocks.block_size]:
+            if self._to_come.get(key) is sequence:
+                del self._to_come[key]
+
+    def _pays(self, sequence: Sequence, found: int, reached: int) -> bool:
+        names = self._elsewhere(sequence, reached)
+        nbytes = sum(self.kept.block_nbytes[group] for group, _ in names)
+        from_disk = self._disk_bytes(names)
+        return self.costs.pays((reached - found) * self._blocks.block_size, nbytes, from_disk)
+
+    def _elsewhere(self, sequence: Sequence, num_blocks: int) -> list[BlockName]:
+        """Return what of that which a sequence can begin behind has to be brought back."""
+        return self._blocks.lacking(sequence, num_blocks)
+
+    def _disk_bytes(self, names: SequenceOf[tuple[int, bytes]]) -> int:
+        kept = self.kept
+        return sum(kept.block_nbytes[group] for group, key in names if kept.slots[group].find(key) is None)

@@ -1,0 +1,142 @@
+"""Which sequences begin with a copy of a state of fixed size that lies outside the device's memory, as blocks do."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from unicorn_async.scheduler.kept_blocks import BlockName
+from unicorn_async.scheduler.kept_prefixes import BlockCopy, KeptPrefixes
+from unicorn_async.scheduler.state_copies import GivenState
+from unicorn_async.scheduler.state_prefixes import StatePrefixes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unicorn_async.scheduler.block_manager import BlockManager
+    from unicorn_async.scheduler.kept_blocks import KeptBlocks
+    from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.state_copies import StateCopies
+
+
+class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
+    """Shares blocks and copies of states, and has both brought back: a copy is a block of a group behind all others.
+
+    A copy is saved when nobody runs any more whose text it is of, or when there is no room for more of them, but for
+    that of a running answer, which another one soon replaces. One that comes back has a row, which no other copy gets
+    before its sequence has begun.
+    """
+
+    def __init__(self, blocks: BlockManager, copies: StateCopies, kept_tokens: int, kept: KeptBlocks) -> None:
+        StatePrefixes.__init__(self, blocks, copies, kept_tokens)
+        self._begin_keeping(kept)
+        self._group = len(blocks.pools)
+        self._running: set[Sequence] = set()
+        self._unsaved: dict[bytes, int] = {}  # copies, and of how many blocks their text is; the oldest first
+        self._awaited: dict[Sequence, bytes] = {}  # copies, pinned, that sequences begin with in their first steps
+        self._rows: dict[Sequence, tuple[bytes, int]] = {}  # for copies that are to come
+
+    def begin(self, sequence: Sequence, found: int) -> None:
+        """See `Prefixes`."""
+        self._unpaid = None
+        self._running.add(sequence)
+        keys, row = self._keys(sequence), None
+        if found and not self._copies.knows(keys[found - 1]):
+            row = self._copies.take()
+            if row is None:  # steps are about to fill all of them
+                found = self._last_copied(sequence, keys, self._blocks.find(sequence, len(keys)))
+        if row is None and not self._blocks.lacking(sequence, found):
+            StatePrefixes.begin(self, sequence, found)
+            return
+        here = self._blocks.find(sequence, found)
+        lacking = deque(self._blocks.claim(sequence, found))
+        self._begin_behind(sequence, found)
+        key = keys[found - 1]
+        if row is None:
+            self._await(sequence, key)
+        else:
+            self._rows[sequence] = key, row
+            lacking.append((BlockName(self._group, key), row))
+        self._wait(sequence, lacking, here)
+        self._plan_end(sequence, keys, found)
+
+    def cut(self, sequence: Sequence, count: int) -> int:
+        """See `Prefixes`; what the step begins with is pinned no more."""
+        key = self._awaited.pop(sequence, None)
+        if key is not None:
+            self._given.append(GivenState(sequence, self._copies.use(key)))
+            self._copies.unpin(key)
+        return super().cut(sequence, count)
+
+    def arrive(self, copies: Iterable[BlockCopy]) -> None:
+        """See `KeptPrefixes`."""
+        blocks: list[BlockCopy] = []
+        for copy in copies:
+            if copy.name.group < self._group:
+                blocks.append(copy)
+                continue
+            sequence = next(one for one, (_, row) in self._rows.items() if row == copy.block)
+            del self._rows[sequence]
+            self._copies.keep(copy.block, copy.name.key)
+            self._await(sequence, copy.name.key)
+        super().arrive(blocks)
+
+    def leave(self, sequence: Sequence) -> None:
+        """See `Prefixes`."""
+        super().leave(sequence)
+        self._running.discard(sequence)
+        if sequence in self._rows:
+            self._copies.drop(self._rows.pop(sequence)[1])
+        if sequence in self._awaited:
+            self._copies.unpin(self._awaited.pop(sequence))
+
+    def take_released(self, most_nbytes: int, *, wants_disk: bool) -> list[BlockCopy]:
+        """See `KeptPrefixes`; a copy of a state at a time, beside blocks: one is of no use without the others."""
+        copies = self._take_state(wants_disk=wants_disk)
+        least, nbytes = most_nbytes // 2, self.kept.block_nbytes[self._group] * len(copies)
+        return copies + super().take_released(max(most_nbytes - nbytes, least), wants_disk=wants_disk)
+
+    def _take_state(self, *, wants_disk: bool) -> list[BlockCopy]:
+        group, of_answers = self._group, set(self._of_answers.values())
+        if wants_disk and not self.kept.has_room_to_write(group):
+            return []
+        for key, num_blocks in list(self._unsaved.items()):
+            row = self._copies.row(key)
+            if row is None or self.kept.knows(group, key):
+                del self._unsaved[key]
+                continue
+            if key in of_answers or (self._copies.has_free and self._is_of_running(key, num_blocks)):
+                continue
+            slot = self.kept.slots[group].take()
+            if slot is None:
+                break
+            del self._unsaved[key]
+            return [BlockCopy(BlockName(group, key), row, slot, num_blocks)]
+        return []
+
+    def _note(self, key: bytes, num_blocks: int) -> None:
+        self._unsaved.pop(key, None)
+        self._unsaved[key] = num_blocks
+        if len(self._unsaved) > self._copies.count:  # while a disk is behind, some of them have gone
+            self._unsaved = {one: size for one, size in self._unsaved.items() if self._copies.row(one) is not None}
+
+    def _is_of_running(self, key: bytes, num_blocks: int) -> bool:
+        return any(one.block_keys[num_blocks - 1 : num_blocks] == [key] for one in self._running)
+
+    def _await(self, sequence: Sequence, key: bytes) -> None:
+        self._copies.pin(key)
+        self._awaited[sequence] = key
+
+    def _reached(self, sequence: Sequence) -> int:
+        keys, copies, kept = self._keys(sequence), self._copies, self.kept
+        for number in range(self._blocks.find(sequence, len(keys), kept), 0, -1):
+            key = keys[number - 1]
+            is_there = copies.knows(key) or (copies.has_room and kept.knows(self._group, key))
+            if is_there and self._blocks.find(sequence, number, kept) == number:
+                return number
+        return 0
+
+    def _elsewhere(self, sequence: Sequence, num_blocks: int) -> list[BlockName]:
+        names = super()._elsewhere(sequence, num_blocks)
+        key = sequence.block_keys[num_blocks - 1]
+        return names if self._copies.knows(key) else [*names, BlockName(self._group, key)]
