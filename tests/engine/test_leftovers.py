@@ -112,6 +112,7 @@ async def test_weights_are_left_behind_in_a_gpus_own_memory_and_nothing_of_them_
 async def test_weights_in_the_hosts_memory_are_freed_with_their_engine(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Ending, "left_heaps", lambda ending, info: ())
     closings = Closings(monkeypatch)
     async with asyncio.timeout(PATIENCE_S), Leftovers() as leftovers:
         async with open_engine("llama", leftovers=leftovers) as engine:

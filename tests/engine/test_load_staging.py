@@ -56,6 +56,8 @@ async def test_where_memory_is_short_the_load_stages_less_and_the_cache_has_its_
     async with open_engine(weights=WeightScheme.INT8) as engine:
         await engine.loaded()
         plan, most = engine._model.memory_plan, engine._model.memory_plan.staged_bytes
+    if not most:
+        pytest.skip("a GPU's own memory holds no staging buffers")
     monkeypatch.setattr(StagingRing, "__init__", noted)
     limit = plan.placement.total_bytes + most - 1
     async with open_engine(weights=WeightScheme.INT8, vram_bytes=limit) as engine:

@@ -146,6 +146,7 @@ class TwoHeaps:
         stand = cast("Device", Stand(device, info=replace(info, device_uuid=device.info.device_uuid)))
         self.old, self.new = Memory(stand, self.left), Memory(stand, self.left)
         for memory in (self.old, self.new):
+            mapped = memory._ranked[MemoryKind.STAGING][0]
             memory._types = ((7, 0), (6, 1))
             memory._ranked = dict.fromkeys(MemoryKind, (0, 1))
             memory._used = [0, 0]
@@ -155,7 +156,7 @@ class TwoHeaps:
             return [2 * SIZE - self.old.used_bytes[0] - self.new.used_bytes[0], 1 << 30]
 
         def allocate(memory: Memory, info: CData, out: CData) -> int:
-            info.memoryTypeIndex = 0  # the only one that there is
+            info.memoryTypeIndex = mapped  # whichever is asked for
             return vk_allocate(memory, info, out)
 
         patch.setattr(Memory, "_available", available)

@@ -105,7 +105,7 @@ def test_noise_never_makes_a_slower_plan_the_choice(
             assert len(shares) == num_products
             assert max(shares) <= 1.0
             if times.deviation < 0.1 and min(others) < 1.0:
-                assert shares.count(min(others)) > 0.9 * num_products
+                assert shares.count(min(others)) > 0.8 * num_products  # the more plans a device has, the fewer
 
 
 class TurnsNoted:
