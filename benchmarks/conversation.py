@@ -2,12 +2,14 @@
 """What a turn of a conversation costs, of the engine alone: seconds to its first token, with the prefix cache or not.
 
     conversation.py MODEL [--turns 20] [--system 2000] [--question 200] [--answer 300] [--streams 16] [--common 4000]
-                    [--every 5] [--device DEVICE] [--json FILE]
+                    [--every 5] [--device DEVICE] [--llama-server "COMMAND {file} {port}"] [--json FILE]
 
 The conversation's tokens are drawn at random, but for the answers, which the model gives: no tokenizer is in the way.
 Each turn sends everything that was before. Without the cache are the first, the last and some turns between, sent once
 more with a salt that nobody had: the same engine computes them from their start. At last so many streams ask at once
-behind a common prompt: it is computed once.
+behind a common prompt: it is computed once. Behind that llama-server, if a command is given that starts it on the same
+GGUF file, leads the same conversation over HTTP, which this engine's figures don't have: tokens in, tokens out, its own
+cache on, and sometimes with its cache off for one request.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import asyncio
 import json
 import random
 import time
+import urllib.request
 
 from bench_device import check_fit, device_text
-from command_line import out_file, run_script
+from command_line import LlamaCommand, out_file, run_script
+from first_answer import Server
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, SpeculationMode
@@ -62,6 +66,54 @@ async def turns(engine: Engine, options: argparse.Namespace, source: random.Rand
     return rows
 
 
+def ask_peer(port: int, prompt: list[int], length: int, *, is_cached: bool = True) -> tuple[float, list[int], int]:
+    """Have llama-server answer a prompt; return what `ask` does."""
+    asked = {"prompt": prompt, "n_predict": length, "cache_prompt": is_cached, "return_tokens": True, "stream": True}
+    body = json.dumps({**asked, "temperature": 0, "ignore_eos": True}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", body, {"Content-Type": "application/json"})
+    started, first_s, ids, computed = time.perf_counter(), 0.0, [], len(prompt)
+    with urllib.request.urlopen(request) as answer:
+        for line in answer:
+            if not line.startswith(b"data: "):
+                continue
+            first_s = first_s or time.perf_counter() - started
+            event = json.loads(line[6:])
+            ids += event.get("tokens") or []
+            computed = event.get("timings", {}).get("prompt_n", computed)
+    return first_s, ids[:length], len(prompt) - computed
+
+
+def peer_turns(options: argparse.Namespace) -> list[dict[str, float]]:
+    """Lead the conversation with llama-server; the rows are as those of `turns`."""
+    source, rows = random.Random(1), []
+    command, vocabulary = options.llama_server, options.vocabulary
+
+    def words(port: int) -> list[str]:
+        return [word.replace("{file}", options.model).replace("{port}", str(port)) for word in command.words]
+
+    def more(length: int) -> list[int]:
+        return [source.randrange(3, vocabulary) for _ in range(length)]
+
+    with Server(words, {}) as server:
+        while server.health() is None:
+            time.sleep(0.1)
+        ask_peer(server.port, more(600), 8)
+        history = more(options.system)
+        for turn in range(1, options.turns + 1):
+            history += more(options.question)
+            row: dict[str, float] = {"turn": turn, "prompt": len(history)}
+            row["with"], ids, row["found"] = ask_peer(server.port, history, options.answer)
+            if turn == options.turns:
+                row["without"], _, _ = ask_peer(server.port, history, 1, is_cached=False)
+            history += ids
+            rows.append(row)
+            print(
+                f"llama-server, turn {turn}: prompt {row['prompt']}, found {row['found']}, {row['with']:.3f} s",
+                flush=True,
+            )
+    return rows
+
+
 async def common(engine: Engine, options: argparse.Namespace, source: random.Random) -> dict[str, float]:
     """Have streams begin alike at the same time."""
     text = drawn(engine, options.common, source)
@@ -77,16 +129,21 @@ async def common(engine: Engine, options: argparse.Namespace, source: random.Ran
     }
 
 
-async def measure(options: argparse.Namespace) -> None:
-    """Measure, and print."""
+async def measure(options: argparse.Namespace) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Measure this engine."""
     source = random.Random(1)
     async with Engine.open(options.model, config=options.config) as engine:
         await engine.loaded()
         await engine.cache_grown()
         print(device_text(engine.device))
         await ask(engine, drawn(engine, 600, source), 8, "warm up")
-        rows = await turns(engine, options, source)
-        together = await common(engine, options, source)
+        options.vocabulary = engine.model_spec.vocab_size
+        return await turns(engine, options, source), await common(engine, options, source)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, and print."""
+    rows, together = asyncio.run(measure(options))
     first, last = rows[0], rows[-1]
     print(f"turn {last['turn']:.0f} over turn 1: {last['with'] / first['with']:.2f} with the cache", end="")
     print(
@@ -97,8 +154,17 @@ async def measure(options: argparse.Namespace) -> None:
             **together
         )
     )
+    peer = peer_turns(options) if options.llama_server is not None else []
+    if peer:
+        begun, ended = peer[0], peer[-1]
+        print(
+            f"llama-server, turn {ended['turn']:.0f} over turn 1: {ended['with'] / begun['with']:.2f} with its cache, "
+            f"without it {ended['without']:.3f} s; seconds over this engine's: turn 1 {begun['with'] / first['with']:.2f}"
+            f", the last {ended['with'] / last['with']:.2f}"
+        )
     if options.json is not None:
-        options.json.write_text(json.dumps({"model": options.model, "turns": rows, "together": together}))
+        found = {"model": options.model, "turns": rows, "together": together, "llama-server": peer}
+        options.json.write_text(json.dumps(found))
 
 
 def main() -> None:
@@ -116,6 +182,7 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{what} (default {default})")
     parser.add_argument("--device", metavar="DEVICE")
+    parser.add_argument("--llama-server", type=LlamaCommand.parse, metavar="COMMAND")
     parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
     length = options.system + options.turns * (options.question + options.answer)
@@ -127,7 +194,7 @@ def main() -> None:
         speculation=SpeculationMode.OFF,
     )
     check_fit(parser, options.model, options.config)
-    asyncio.run(measure(options))
+    run(options)
 
 
 if __name__ == "__main__":
