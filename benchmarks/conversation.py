@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import time
@@ -94,7 +95,7 @@ def peer_turns(options: argparse.Namespace) -> list[dict[str, float]]:
     def more(length: int) -> list[int]:
         return [source.randrange(3, vocabulary) for _ in range(length)]
 
-    with Server(words, {}) as server:
+    with contextlib.closing(Server(words, {})) as server:
         while server.health() is None:
             time.sleep(0.1)
         ask_peer(server.port, more(600), 8)
@@ -159,8 +160,8 @@ def run(options: argparse.Namespace) -> None:
         begun, ended = peer[0], peer[-1]
         print(
             f"llama-server, turn {ended['turn']:.0f} over turn 1: {ended['with'] / begun['with']:.2f} with its cache, "
-            f"without it {ended['without']:.3f} s; seconds over this engine's: turn 1 {begun['with'] / first['with']:.2f}"
-            f", the last {ended['with'] / last['with']:.2f}"
+            f"without it {ended['without']:.3f} s; seconds by this engine's: turn 1 {begun['with'] / first['with']:.2f}"
+            f", last {ended['with'] / last['with']:.2f}"
         )
     if options.json is not None:
         found = {"model": options.model, "turns": rows, "together": together, "llama-server": peer}
