@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What steps take that check proposed tokens of one sequence, beside a step of one token.
 
-    checked_steps.py MODEL [--device DEVICE] [--context 512] [--tokens 192] [--proposed 0 1 2 3 4 5 6 7] [--json FILE]
+    checked_steps.py MODEL [--device DEVICE] [--context 512] [--tokens 192] [--proposed 0 1 2 ... 15] [--kernels] [--json FILE]
 
 The engine answers a prompt of random tokens, and answers it again for each number of proposals, its first answer as the
 prediction, so that all are right but where kernels for other numbers of tokens round otherwise. How many are proposed
-a step is set, and not chosen by what it gains. Seconds of a step are the device's own, those of a token the wall's.
+a step is set, and not chosen by what it gains. Seconds of a step are the device's own, those of a token the wall's. With
+`--kernels` every dispatch is timed, which takes time itself, and a table says where it goes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from unittest import mock
 from bench_device import DEVICE_HELP, check_fit, device_text
 from command_line import out_file, run_script
 
+from unicorn_async.cli.bench_kernels import kernel_lines
+from unicorn_async.cli.bench_limits import measure_limits
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, SpeculationMode
 from unicorn_async.engine.engine import Engine
@@ -95,6 +98,8 @@ async def run(options: argparse.Namespace) -> None:
                 flush=True,
             )
         device = engine.device
+    if options.kernels:
+        print("\n".join(kernel_lines(engine, measure_limits(str(device.index)))))
     if options.json is not None:
         facts = {"device": device.name, "software": device.is_software, "model": options.model}
         options.json.write_text(json.dumps({**facts, "steps": [asdict(steps) for steps in found]}, indent=1))
@@ -110,10 +115,14 @@ def main() -> None:
     parser.add_argument(
         "--proposed", type=int, nargs="+", default=list(range(MAX_PROPOSED + 1)), choices=range(MAX_PROPOSED + 1)
     )
+    parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--json", type=out_file)
     options = parser.parse_args()
     options.config = EngineConfig(
-        device=options.device, speculation=SpeculationMode.LOOKUP, max_context=options.context + options.tokens + 16
+        device=options.device,
+        speculation=SpeculationMode.LOOKUP,
+        max_context=options.context + options.tokens + 16,
+        time_kernels=options.kernels,
     )
     check_fit(parser, options.model, options.config)
     asyncio.run(run(options))

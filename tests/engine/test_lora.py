@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     Specs = dict[str, tuple[LoraSpec, ...]]
 
 # In standard deviations of the logits. Blended weights are rounded to the base's type, while those of the plain
-# references lie on its grid: transformers' own logits move by 0.053 when its merged weights are rounded to bfloat16, and
-# by an eighth of that in float16, which comes to the 1e-2 of plain weights there.
+# references lie on its grid: transformers' own logits move by 0.053 when its merged weights are rounded to bfloat16. In
+# float16 an eighth of that comes to the 1e-2 of plain weights.
 TOLERANCE = {"float16": 1.7e-2, "float32": 1e-2, "bfloat16": 8e-2}
 QUANTISED = {WeightScheme.INT8: 0.04, WeightScheme.INT4: 0.35}  # root of the mean squared error, as in test_quantised
 
