@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What steps take that check proposed tokens of one sequence, beside a step of one token.
 
-    checked_steps.py MODEL [--device DEVICE] [--context 512] [--tokens 192] [--proposed 0 1 2 ... 15] [--kernels] [--json FILE]
+    checked_steps.py MODEL [--device DEVICE] [--context 512] [--tokens 192] [--proposed 0 1 2 ... 15] [--kernels]
+                     [--json FILE]
 
 The engine answers a prompt of random tokens, and answers it again for each number of proposals, its first answer as the
 prediction, so that all are right but where kernels for other numbers of tokens round otherwise. How many are proposed
-a step is set, and not chosen by what it gains. Seconds of a step are the device's own, those of a token the wall's. With
-`--kernels` every dispatch is timed, which takes time itself, and a table says where it goes.
+a step is set, and not chosen by what it gains. Seconds of a step are the device's own, those of a token the wall's.
+With `--kernels` every dispatch is timed, which takes time itself, and a table says where it goes.
 """
 
 from __future__ import annotations
