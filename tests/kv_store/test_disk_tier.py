@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
+from tests.threads import allow_threads
+from unicorn_async.daemon_threads import DaemonThreads
 from unicorn_async.kv_store.block_file import file_nbytes
-from unicorn_async.kv_store.daemon_threads import DaemonThreads
 from unicorn_async.kv_store.disk_tier import DiskTier
 from unicorn_async.scheduler.fetch_costs import FetchCosts
 
-from .toy_store import NAMES, NBYTES, allow_threads
+from .toy_store import NAMES, NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,6 +47,24 @@ async def test_a_limit_without_room_for_a_block_is_told(store: ToyStore) -> None
     await write_all(store, tier_of(store), NAMES[:1])
     assert store.problems == [f"writing a block: {file_nbytes(NBYTES)} bytes needed, 10 are allowed"]
     assert not store.kept.slots[0]._pins
+
+
+async def test_a_block_for_whose_copy_the_host_has_no_memory_is_neither_written_nor_read(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    tier = tier_of(store)
+    await write_all(store, tier, NAMES[:1])
+    monkeypatch.setattr(store, "copy_in", refuse)
+    monkeypatch.setattr(store, "copy_out", refuse)
+    slot = store.kept.slots[0].take()
+    assert slot is not None
+    assert not await tier.read([(NAMES[0], slot)])
+    await write_all(store, tier, NAMES[1:2])
+    assert store.problems == ["reading a block: MemoryError", "writing a block: MemoryError"]
+    assert tier.is_on and not tier.takes_blocks  # for a while
 
 
 async def test_who_waits_for_a_disk_that_does_not_answer_goes_on_and_the_disk_comes_back(store: ToyStore) -> None:

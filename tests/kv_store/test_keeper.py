@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tests.threads import allow_threads
 from unicorn_async.errors import DeviceLostError, OutOfMemoryError
 from unicorn_async.kv_store.keeper import BlockKeeper
 from unicorn_async.sampling_params import SamplingParams
@@ -17,7 +18,7 @@ from unicorn_async.scheduler.kept_blocks import BlockName
 from unicorn_async.scheduler.kept_prefixes import KeptPrefixes, Restore
 from unicorn_async.scheduler.sequence import Sequence
 
-from .toy_store import NAMES, allow_threads
+from .toy_store import NAMES
 
 if TYPE_CHECKING:
     from .toy_store import ToyStore
@@ -46,11 +47,16 @@ async def test_what_a_lost_device_has_not_copied_is_not_written(store: ToyStore)
     assert store.kept.slots[0].num_known == 0
 
 
-async def test_a_copy_to_the_host_that_finds_no_memory_is_left_out(store: ToyStore) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"), [(OutOfMemoryError("none is left"), "none is left"), (MemoryError(), "MemoryError")]
+)
+async def test_a_copy_to_the_host_that_finds_no_memory_is_left_out(
+    store: ToyStore, error: Exception, told: str
+) -> None:
     keeper = keeper_of(store, num_released=2)
-    store.saving.error = OutOfMemoryError("none is left")
+    store.saving.error = error
     assert not await keeper._save_some()
-    assert store.problems == ["copying blocks: none is left"]
+    assert store.problems == [f"copying blocks: {told}"]
     assert store.kept.slots[0].num_known == 0
     assert not store.kept.slots[0]._pins
 

@@ -6,33 +6,18 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
+from unicorn_async.daemon_threads import DaemonThreads
 from unicorn_async.kv_store.block_file import file_nbytes
-from unicorn_async.kv_store.daemon_threads import DaemonThreads
 from unicorn_async.kv_store.report import KVStoreStats
 from unicorn_async.scheduler.kept_blocks import BlockName, KeptBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import pytest
-
     from unicorn_async.scheduler.kept_prefixes import BlockCopy
 
 NBYTES = 64
 NAMES = [BlockName(0, bytes([number] * 16)) for number in range(6)]
-
-
-def allow_threads(patch: pytest.MonkeyPatch, count: int) -> None:
-    """Have the system start so many more threads."""
-    start, left = threading.Thread.start, [count]
-
-    def limited(thread: threading.Thread) -> None:
-        if not left[0]:
-            raise RuntimeError("can't start new thread")
-        left[0] -= 1
-        start(thread)
-
-    patch.setattr(threading.Thread, "start", limited)
 
 
 class MemoryFolder:

@@ -73,7 +73,7 @@ async def test_calls_and_the_thoughts_before_them_are_kept(tmp_path: Path) -> No
     store = DiskStore(tmp_path / "a.db", 2)
     await store.put(kept)
     assert await store.get("a") == kept
-    await store.close()
+    await store.close(20)
 
 
 async def test_the_oldest_go_where_there_are_too_many(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ async def test_the_oldest_go_where_there_are_too_many(tmp_path: Path) -> None:
     for name in ("a", "b", "b", "c"):
         await store.put(entry(name))
     assert [await store.get(name) for name in ("a", "b", "c")] == [None, entry("b"), entry("c")]
-    await store.close()
+    await store.close(20)
     assert (tmp_path / "a.db").stat().st_mode & 0o777 == 0o600
 
 
@@ -117,7 +117,7 @@ async def test_after_a_kill_each_is_whole_or_not_there(tmp_path: Path) -> None:
     found = [await store.get(f"resp_{number}") for number in range(written[-1] + 3)]
     assert found[: len(written)] == [entry(f"resp_{number}", 50_000) for number in written]
     assert all(one is None or one == entry(one.id, 50_000) for one in found)
-    await store.close()
+    await store.close(20)
 
 
 async def test_a_file_that_is_no_such_store_is_named(tmp_path: Path, engine: FakeEngine) -> None:
@@ -255,7 +255,47 @@ async def test_places_are_given_back_before_a_slow_disk_has_what_was_answered(
             assert "event: response.completed" in (await client.post("/v1/responses", json=background)).text
     store = DiskStore(path, 10)
     assert [await store.get(answer.json()["id"]) is not None for answer in answers] == [True, True, True]
-    await store.close()
+    await store.close(20)
+
+
+async def test_a_disk_that_hangs_is_left_at_the_end_with_its_file_and_what_it_has_not_taken_is_logged(
+    tmp_path: Path, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(archive_module, "END_S", 0.01)
+    monkeypatch.setattr(archive_module, "MAX_NAMES", 1)
+    path = tmp_path / "a.db"
+    archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=path))
+    for name in ("a", "b"):
+        archive.keep(entry(name))
+    async with asyncio.timeout(5):
+        await archive.close()
+    assert "unicorn-store_0 (writing): no answer within 0.01 s of the end" in caplog.text
+    assert "2 responses are not on disk: a and 1 more" in caplog.text
+    (thread,) = (one for one in threading.enumerate() if one.name == "unicorn-store_0")
+    assert thread.daemon
+    with pytest.raises(ConfigError, match="keeps its own there"):
+        DiskStore(path, 10)
+    slow_disk.set()
+    await asyncio.to_thread(thread.join, 20)
+    store = DiskStore(path, 10)
+    assert [await store.get(name) for name in ("a", "b")] == [entry("a"), None]
+    await store.close(20)
+
+
+async def test_an_answer_that_the_end_cuts_short_waits_for_no_disk_that_hangs(
+    tmp_path: Path, engine: FakeEngine, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "END_S", 0.01)
+    monkeypatch.setattr(archive_module, "MAX_UNWRITTEN", 0)
+    engine.hold[1] = asyncio.Event()
+    async with asyncio.timeout(5), serving(engine, ServerOptions(store_file=tmp_path / "a.db")) as served:
+        asked = {"input": "Hi", "background": True, "stream": True}
+        async with (
+            httpx.AsyncClient(base_url=served.url) as client,
+            client.stream("POST", "/v1/responses", json=asked) as answer,
+        ):
+            await anext(answer.aiter_lines())
+    slow_disk.set()
 
 
 async def test_a_response_that_is_deleted_before_the_disk_has_it_does_not_come_back(
@@ -292,7 +332,7 @@ async def test_who_makes_responses_faster_than_the_disk_takes_them_waits_for_it(
     assert archive.state.num_unkept == 1
     store = DiskStore(tmp_path / "a.db", 10)
     assert [await store.get(name) for name in "abcd"] == [*map(entry, "abc"), None]
-    await store.close()
+    await store.close(20)
 
 
 async def test_an_answer_of_which_the_disk_took_the_beginning_alone_is_sent_again_and_can_be_deleted(
@@ -334,7 +374,7 @@ async def test_an_answer_of_which_the_disk_took_the_beginning_alone_is_sent_agai
     store = DiskStore(tmp_path / "a.db", 10)
     wanted = [entry("a", 1), None, entry("c", 1), entry("d", 1)]
     assert [await store.get(name) for name in "abcd"] == wanted
-    await store.close()
+    await store.close(20)
 
 
 async def test_no_more_answers_wait_to_be_sent_again_than_are_kept_in_memory(
@@ -361,7 +401,7 @@ async def test_no_more_answers_wait_to_be_sent_again_than_are_kept_in_memory(
     await archive.close()
     store = DiskStore(tmp_path / "a.db", 10)
     assert await store.get("a") is None
-    await store.close()
+    await store.close(20)
 
 
 def all_bytes(folder: Path) -> bytes:
@@ -377,7 +417,7 @@ async def test_nothing_of_a_deleted_response_is_left_in_the_files(tmp_path: Path
     await store.remove("a")
     assert b"hunter2" not in all_bytes(tmp_path)
     assert await store.get("b") == entry("b")
-    await store.close()
+    await store.close(20)
 
 
 async def test_a_program_that_reads_holds_up_no_deletion_and_the_text_goes_behind_it(
@@ -394,7 +434,7 @@ async def test_a_program_that_reads_holds_up_no_deletion_and_the_text_goes_behin
         assert await store.get("a") is None and b"hunter2" in all_bytes(tmp_path)
     await store.put(entry("b"))
     assert b"hunter2" not in all_bytes(tmp_path)
-    await store.close()
+    await store.close(20)
 
 
 async def test_a_lock_of_another_program_is_waited_for_once_and_by_nobody_who_reads(
@@ -415,7 +455,7 @@ async def test_a_lock_of_another_program_is_waited_for_once_and_by_nobody_who_re
             assert len(await asyncio.gather(*more, return_exceptions=True)) == 3
     await store.put(entry("f"))
     assert [await store.get(name) for name in "cf"] == [None, entry("f")]
-    await store.close()
+    await store.close(20)
 
 
 async def test_a_disk_that_does_not_answer_is_not_waited_for_without_end(
@@ -464,7 +504,7 @@ async def test_a_file_that_is_deleted_or_replaced_is_told_of_and_later_responses
     if is_replaced:
         other = DiskStore(tmp_path / "b.db", 10)
         await other.put(entry("other"))
-        await other.close()
+        await other.close(20)
     archive = Archive(ResponseStore(10, 10_000), ServerOptions(store_file=path))
     archive.keep(entry("first"))
     await archive.recall("first")  # behind its writing
@@ -480,7 +520,7 @@ async def test_a_file_that_is_deleted_or_replaced_is_told_of_and_later_responses
     store = DiskStore(path, 10)
     found = [await store.get(name) for name in ("first", "later", "other")]
     assert found == [None, entry("later"), entry("other") if is_replaced else None]
-    await store.close()
+    await store.close(20)
 
 
 @pytest.mark.parametrize("is_folder_gone", [False, True])
@@ -527,7 +567,7 @@ async def test_a_store_comes_back_when_its_place_can_be_used_again(
     assert f"{path} is open again" in caplog.text and "kept on disk again; 2 were not" in caplog.text
     store = DiskStore(path, 10)
     assert await store.get(kept) is not None
-    await store.close()
+    await store.close(20)
 
 
 async def test_a_place_that_another_server_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
@@ -539,18 +579,18 @@ async def test_a_place_that_another_server_has_taken_meanwhile_is_left_to_it(tmp
     with pytest.raises(sqlite3.OperationalError, match="can't be made again"):
         await store.put(entry("a"))
     await other.put(entry("b"))
-    await other.close()
+    await other.close(20)
     await store.put(entry("c"))
     assert [await store.get(name) for name in "abc"] == [None, entry("b"), entry("c")]
-    await store.close()
+    await store.close(20)
 
 
 async def test_a_file_is_one_servers(tmp_path: Path) -> None:
     store = DiskStore(tmp_path / "a.db", 10)
     with pytest.raises(ConfigError, match=rf"a\.db: .* process {os.getpid()} keeps"):
         DiskStore(tmp_path / "a.db", 10)
-    await store.close()
-    await DiskStore(tmp_path / "a.db", 10).close()
+    await store.close(20)
+    await DiskStore(tmp_path / "a.db", 10).close(20)
 
 
 async def test_responses_are_one_keys_after_a_restart_too_and_those_of_older_files_are_every_keys(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 10.0  # with a disk that does not answer
 _PAUSE_S = 60.0  # behind a write that failed
 _OPENING, _READING, _WRITING = "opening the disk's folder", "reading a block", "writing a block"
-_EXPECTED = (OSError, CheckpointError)
+_EXPECTED = (OSError, CheckpointError, MemoryError)
 T = TypeVar("T")
 
 
@@ -197,4 +197,4 @@ class DiskTier:
 
 
 def _reason(error: BaseException) -> str:
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__

@@ -120,9 +120,9 @@ class BlockKeeper:
                     growth = self._store.growing.begin("allocating", partial(self._store.slots.grow, group))
                     await wait_to_end(growth)
                     slots.add(growth.result())
-                except (OutOfMemoryError, CacheError) as exc:
+                except (OutOfMemoryError, MemoryError, CacheError) as exc:
                     self._has_room = False
-                    self._store.failed("allocating the host's memory", str(exc))
+                    self._store.failed("allocating the host's memory", str(exc) or type(exc).__name__)
 
     async def _write_all(self) -> None:
         while True:
@@ -170,11 +170,11 @@ class BlockKeeper:
         return True
 
     def _submit(self, lane: CopyLane, copies: list[BlockCopy]) -> bool:
-        """Submit copies, if the driver has the memory for it; who wants them goes without otherwise."""
+        """Submit copies, if there is the memory for it; who wants them goes without otherwise."""
         try:
             lane.submit(copies)
-        except OutOfMemoryError as exc:
-            self._store.failed("copying blocks", str(exc))
+        except (OutOfMemoryError, MemoryError) as exc:
+            self._store.failed("copying blocks", str(exc) or type(exc).__name__)
             return False
         return True
 

@@ -7,11 +7,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.daemon_threads import DaemonThreads
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.kv_store.block_copies import CopyLane
 from unicorn_async.kv_store.block_file import file_nbytes
-from unicorn_async.kv_store.daemon_threads import DaemonThreads
 from unicorn_async.kv_store.disk_folder import DiskFolder
 from unicorn_async.kv_store.report import KVStoreStats
 from unicorn_async.kv_store.slot_memory import SlotMemory

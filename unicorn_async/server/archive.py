@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 MAX_UNWRITTEN = 64  # responses on their way to the disk; who has made one more waits for it
 DISK_TIMEOUT_S = 10.0  # for what is asked of the disk, and waited for
+END_S = 5.0  # at the end, for each thing that the disk is to do still
+MAX_NAMES = 10  # in the log, of responses that the disk has not at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,10 @@ class Archive:
     def __init__(self, memory: ResponseStore, options: ServerOptions) -> None:
         self._memory = memory
         self._disk = _disk_store(options)
-        self._unwritten: deque[asyncio.Future[None]] = deque()  # in the order of their writing
+        self._unwritten: dict[asyncio.Future[None], str] = {}  # names of responses, in the order of their writing
         self._error: str | None = None
         self._num_unkept = 0
+        self._is_ending = False
         self._max_names = options.max_stored
         self._unkept: dict[str, None] = {}  # names of the last ones of which the disk has nothing
         self._begun: set[str] = set()  # names of answers under way of which the disk has the beginning
@@ -107,21 +109,22 @@ class Archive:
         except RuntimeError as exc:  # it is closed: the server has ended, and this client was slow
             self._note(entry, exc, is_begun=is_begun)
             return
-        self._unwritten.append(writing)
+        self._unwritten[writing] = entry.id
         writing.add_done_callback(partial(self._end_writing, entry, is_begun))
 
     async def written(self) -> None:
         """Wait until the disk has, or has not taken, what was sent to it."""
         if self._unwritten:
-            await asyncio.wait((self._unwritten[-1],))
+            await asyncio.wait((next(reversed(self._unwritten)),))
 
     async def room(self) -> None:
-        """Wait until not too many responses are on their way to the disk, of those that are now."""
-        if len(self._unwritten) > MAX_UNWRITTEN:
-            await asyncio.wait((self._unwritten[-MAX_UNWRITTEN - 1],))
+        """Wait until not too many responses are on their way to the disk, of those that are now; at the end nobody
+        waits."""
+        if len(self._unwritten) > MAX_UNWRITTEN and not self._is_ending:
+            await asyncio.wait((list(self._unwritten)[-MAX_UNWRITTEN - 1],))
 
     def _end_writing(self, entry: StoredResponse, is_begun: bool, writing: asyncio.Future[None]) -> None:
-        self._unwritten.remove(writing)
+        self._unwritten.pop(writing)
         self._note(entry, writing.exception(), is_begun=is_begun)
 
     def _note(self, entry: StoredResponse, error: BaseException | None, *, is_begun: bool) -> None:
@@ -170,11 +173,26 @@ class Archive:
             self._stale.pop(response_id, None)
         self._memory.remove(response_id)
 
+    def end(self) -> None:
+        """Have nobody wait for the disk's room any more; `close` has to follow."""
+        self._is_ending = True
+
     async def close(self) -> None:
-        """Write what waits."""
-        if self._disk is not None:
-            self._send_again()
-            await self._disk.close()
+        """Write what waits; a disk that hangs is left behind, and what it has not taken is logged."""
+        self._is_ending = True
+        if self._disk is None:
+            return
+        self._send_again()
+        while self._unwritten:
+            (written, _) = await asyncio.wait((next(iter(self._unwritten)),), timeout=END_S)
+            if not written:
+                break
+        if left := await self._disk.close(0.0 if self._unwritten else END_S):
+            logger.error("the disk that responses are kept on: %s: no answer within %g s of the end", left[0], END_S)
+        if self._unwritten:
+            names = list(dict.fromkeys(self._unwritten.values()))
+            more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            logger.error("%d responses are not on disk: %s%s", len(names), ", ".join(names[:MAX_NAMES]), more)
 
 
 def _reason(exc: Exception) -> str:

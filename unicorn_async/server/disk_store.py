@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 import os
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from unicorn_async.errors import ConfigError
+from unicorn_async.background import run_to_end
+from unicorn_async.daemon_threads import DaemonThreads
+from unicorn_async.errors import CacheError, ConfigError
 from unicorn_async.server.store import StoredResponse
 from unicorn_async.server.store_lock import lock_again, lock_store
 from unicorn_async.tokenizer import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
@@ -49,16 +50,19 @@ class DiskStore:
         self.num_lost = 0  # files that were deleted or replaced while they were open
         self._is_locked = False  # by another program, for longer than is waited
         self._has_deleted_text = False  # in the log
+        self._threads = DaemonThreads("unicorn-store", 1, self._leave)
+        self._is_closed = False
         with contextlib.ExitStack() as opened:
             try:
                 self._lock = lock_store(path)
                 opened.callback(os.close, self._lock)
                 self._open()
-            except (OSError, sqlite3.Error) as exc:
+                opened.callback(lambda: self._connection.close())
+                self._threads.start()
+            except (OSError, sqlite3.Error, CacheError) as exc:
                 reason = exc.strerror if isinstance(exc, OSError) else exc
                 raise ConfigError(f"{path}: responses can't be kept there: {reason}") from exc
             opened.pop_all()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="unicorn-store")
 
     async def get(self, response_id: str) -> StoredResponse | None:
         """Return a response, None if it is not there.
@@ -67,7 +71,7 @@ class DiskStore:
             sqlite3.Error: the disk does not give it.
             ValueError, TypeError: it is damaged.
         """
-        return await self._run(partial(self._get, response_id))
+        return await self._begin("reading", partial(self._get, response_id))
 
     def put(self, entry: StoredResponse) -> asyncio.Future[None]:
         """Keep a response, before all that is asked for later; it is on its way to the disk when the future is done.
@@ -76,7 +80,7 @@ class DiskStore:
             sqlite3.Error: the disk does not take it; it is the future's.
             RuntimeError: the store is closed.
         """
-        return self._begin(partial(self._put, entry))
+        return self._begin("writing", partial(self._put, entry))
 
     async def remove(self, response_id: str) -> None:
         """Forget a response.
@@ -84,19 +88,28 @@ class DiskStore:
         Raises:
             sqlite3.Error: the disk does not take that.
         """
-        await self._run(partial(self._remove, response_id))
+        await self._begin("removing", partial(self._remove, response_id))
 
-    async def close(self) -> None:
-        """Write what waits, and close the file."""
-        await self._run(self._connection.close)
-        os.close(self._lock)
-        self._executor.shutdown(wait=False)
+    async def close(self, patience_s: float) -> list[str]:
+        """Close the file behind what is under way, and leave out what was not begun.
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await self._begin(work)
+        Returns what the disk has not done in that time: it keeps the file, and its lock, until it has.
+        """
+        self._is_closed = True
+        return await run_to_end(partial(self._threads.close, patience_s))
 
-    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+    def _begin(self, what: str, work: Callable[[], T]) -> asyncio.Future[T]:
+        if self._is_closed:
+            raise RuntimeError(f"{self._path} is closed")
+        return self._threads.begin(what, work)
+
+    def _leave(self) -> None:
+        try:
+            self._connection.close()
+        except sqlite3.Error as exc:
+            _log.error("%s can't be closed in order: %s", self._path, exc)
+        finally:
+            os.close(self._lock)
 
     def _open(self) -> None:
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # conversations are nobody else's

@@ -36,6 +36,7 @@ class Responses:
 
     async def close(self) -> None:
         """End the answers in the background, and write what waits for the disk."""
+        self.archive.end()
         await self.background.close()
         await self.archive.close()
 

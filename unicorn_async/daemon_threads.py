@@ -51,7 +51,10 @@ class DaemonThreads:
             self._threads.append(thread)
 
     def begin(self, what: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do work, called `what`, in one of the threads, which run; nobody has to look how it ended."""
+        """Do work, called `what`, in one of the threads, which run; nobody has to look how it ended.
+
+        It is left out where the future is cancelled before it begins.
+        """
         assert self._threads, f"{what}: nobody has started {self._name}"
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put((what, work, future))
@@ -84,7 +87,10 @@ class DaemonThreads:
         item = self._queue.get()
         if item is None:
             return False
-        self._doing[name], work, future = item
+        what, work, future = item
+        if future.cancelled():
+            return True
+        self._doing[name] = what
         result, error = None, None
         try:
             result = work()

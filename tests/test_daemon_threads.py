@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.threads import allow_threads
+from unicorn_async.daemon_threads import DaemonThreads
 from unicorn_async.errors import CacheError
-from unicorn_async.kv_store.daemon_threads import DaemonThreads
-
-from .toy_store import allow_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +63,18 @@ async def test_what_was_not_begun_by_the_end_is_left_out(held: Held) -> None:
     assert threads.close(20) == []
     await asyncio.sleep(0)
     assert not left_out.done()
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun(held: Held) -> None:
+    threads, done = DaemonThreads("stuck", 1), list[str]()
+    threads.start()
+    threads.begin("waiting", held)
+    threads.begin("adding", lambda: done.append("first")).cancel()
+    last = threads.begin("adding", lambda: done.append("last"))
+    held.going_on.set()
+    await last
+    assert done == ["last"]
+    assert threads.close(20) == []
 
 
 async def test_an_error_is_handed_on_and_the_thread_goes_on() -> None:
