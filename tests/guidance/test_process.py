@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import os
+import resource
 import select
 import signal
 from pathlib import Path
@@ -138,6 +141,47 @@ async def test_one_that_does_not_answer_is_given_up(
         await compiling.compile(Grammar.json_object(), is_short=False)
     assert follower.has_ended
     assert caplog.text.count("it is ended") == 2
+
+
+async def test_one_that_is_stopped_with_all_others_is_waited_for_once(
+    process: GuidanceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("unicorn_async.guidance.follower.ANSWER_S", 0.05)
+    first, second, third = [await following(process, Grammar.json_object()) for _ in range(3)]
+    os.kill(copies_of(process)[0], signal.SIGSTOP)
+    with pytest.raises(GrammarLostError, match="did not answer"):
+        await first.ask(Begin(1))
+    assert not process.has_ended
+    os.killpg(process.pid, signal.SIGSTOP)
+    with pytest.raises(GrammarLostError, match="did not answer"):
+        await second.ask(Begin(1))
+    async with asyncio.timeout(5):
+        await asyncio.wait([third._reading])
+        with pytest.raises(ProcessEndedError):
+            await process.copy()
+    assert "is stopped; it is ended" in caplog.text
+
+
+async def test_a_copy_for_which_there_is_no_file_is_not_made_and_the_process_stays(
+    process: GuidanceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    follower = await following(process, Grammar.json_object())
+    with monkeypatch.context() as patch:
+        patch.setattr("unicorn_async.guidance.process.socket.socketpair", none)
+        with pytest.raises(GrammarLostError, match=r"made no copy of itself \(Too many open files\)"):
+            await process.copy()
+    used = set(map(int, os.listdir(f"/proc/{process.pid}/fd")))
+    _, second = itertools.islice((number for number in itertools.count() if number not in used), 2)
+    earlier = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (second, earlier[1]))  # the copy's socket, and no more
+    with pytest.raises(GrammarLostError):
+        await following(process, Grammar.json_object())
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, earlier)
+    assert await follower.ask(Begin(1))
+    assert await (await following(process, Grammar.json_object())).ask(Begin(1))
 
 
 async def test_a_maker_that_does_not_answer_is_ended(

@@ -13,6 +13,8 @@ from unicorn_async.guidance.limits import ANSWER_S, LONG_SECONDS, MAX_BYTES, PAT
 from unicorn_async.guidance.messages import LENGTH_BYTES, UNASKED, Compile, Ended, packed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unicorn_async.grammar import Grammar
     from unicorn_async.guidance.messages import Masks, Reply, Request
 
@@ -30,12 +32,16 @@ class Follower:
     """Asks the process; close it at the end, with which the process ends. It belongs to one event loop.
 
     When the process ends by itself, or does not answer, whoever waits gets an error, and `has_ended` is set.
+    `on_silence` is called when it does not answer.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_silence: Callable[[], None]
+    ) -> None:
         self.num_bytes = 0  # that its grammar took when it was compiled
         self.has_ended = False
         self._writer = writer
+        self._on_silence = on_silence
         self._replies: dict[int, asyncio.Future[Masks | bytes | int | None]] = {}
         self._last_number = UNASKED
         self._watched: int | None = None
@@ -59,6 +65,7 @@ class Follower:
                 raise GrammarSlowError("the grammar has to wait for another turn") from exc
             reason = f"the process that compiles a grammar did not answer within {PATIENCE * seconds:g} s"
             _log.warning("%s; it is ended", reason)
+            self._on_silence()
             raise GrammarLostError(reason) from exc
         assert isinstance(found, int)
         self.num_bytes = found
@@ -96,6 +103,7 @@ class Follower:
             _log.warning("%s; it is ended", reason)
             self._reading.cancel()
             self._end(GrammarLostError(reason))
+            self._on_silence()
             return
         self._watched = oldest
         self._timer = asyncio.get_running_loop().call_later(ANSWER_S, self._watch)

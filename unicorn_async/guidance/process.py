@@ -29,7 +29,7 @@ _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from unicorn_async.guidance.worker import main; main(int(sys.argv[2]))"
 )
-_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # its number, and its copies' group, stay its own until it is closed
+_LOOK = os.WNOHANG | os.WNOWAIT  # its number, and its copies' group, stay its own until it is closed
 
 
 class ProcessEndedError(GrammarLostError):
@@ -41,6 +41,7 @@ class GuidanceProcess:
 
     To prepare a large vocabulary takes it seconds, during which the first copy waits. It ends with this process,
     however that ends, and its copies with it. One that ended, or does not answer, is of no use any more: `has_ended`.
+    One that is found to be stopped when a copy does not answer is ended with all of them: nobody waits for another one.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
@@ -79,29 +80,37 @@ class GuidanceProcess:
     @property
     def has_ended(self) -> bool:
         """Whether nothing is to be had of it any more."""
-        return self._is_closed or os.waitid(os.P_PID, self.pid, _LOOK) is not None
+        return self._is_closed or os.waitid(os.P_PID, self.pid, _LOOK | os.WEXITED) is not None
 
     async def copy(self) -> Follower:
         """Have the process make a copy of itself, which has to be told what to compile; it is to be closed.
 
         Raises:
             ProcessEndedError: it has ended, which may be seen here for the first time.
-            GrammarLostError: it does not; it is ended, unless there are as many processes as there may be.
+            GrammarLostError: it does not; it is ended where it does not answer, and stays where there may be no more
+                processes, or files.
         """
         seconds = ANSWER_S if self._is_prepared else PREPARE_S
         try:
-            follower = await _in_time(self._connection, seconds)
+            reader, writer = await _in_time(self._connection, seconds)
         except TimeoutError as exc:
             await self.close()
             raise _lost(f"did not answer within {seconds:g} s, and is ended") from exc
         except (OSError, EOFError) as exc:
             has_left = isinstance(exc, ConnectionError) or self._has_left()
-            if has_left or not isinstance(exc, EOFError):
+            if has_left:
                 await self.close()
-            why = "it has ended" if has_left else exc or "there may be no more processes"
+                why = "it has ended"
+            else:
+                why = (exc.strerror if isinstance(exc, OSError) else None) or "there may be no more processes, or files"
             raise _lost(f"made no copy of itself ({why})", ProcessEndedError if has_left else GrammarLostError) from exc
         self._is_prepared = True
-        return follower
+        return Follower(reader, writer, self._end_if_stopped)
+
+    def _end_if_stopped(self) -> None:
+        if not self.has_ended and os.waitid(os.P_PID, self.pid, _LOOK | os.WSTOPPED) is not None:
+            _log.warning("the process that makes those that follow grammars is stopped; it is ended")
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _has_left(self) -> bool:
         """Whether the process has no end of the connection any more, which is seen before its own end is."""
@@ -125,7 +134,7 @@ class GuidanceProcess:
         await asyncio.to_thread(self._process.wait)
 
 
-async def _in_time(connection: socket.socket, seconds: float) -> Follower:
+async def _in_time(connection: socket.socket, seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Have a copy made; raises TimeoutError, OSError or EOFError where there is none."""
     ours, theirs = socket.socketpair()
     try:
@@ -143,7 +152,7 @@ async def _in_time(connection: socket.socket, seconds: float) -> Follower:
     except BaseException:
         writer.close()
         raise
-    return Follower(reader, writer)
+    return reader, writer
 
 
 def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:

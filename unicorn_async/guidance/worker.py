@@ -95,7 +95,14 @@ class Copies:
             return
         if not pid:
             self._be_copy(descriptor)
-        copy = _Copy(pid, os.pidfd_open(pid), descriptor)
+        try:
+            watch = os.pidfd_open(pid)
+        except OSError:  # as many files as there may be
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(descriptor)
+            return
+        copy = _Copy(pid, watch, descriptor)
         self._copies[copy.watch] = self._copies[copy.end] = copy
         self._poll.register(copy.watch, select.POLLIN)
         self._poll.register(copy.end, 0)  # its closing is told all the same
