@@ -180,6 +180,7 @@ BAD_CHATS = [
     ({**CHAT, "logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
     ({**CHAT, "stop": ["a", 1]}, "invalid_type", "stop[1]"),
     ({**CHAT, "stop": [""]}, "invalid_value", "stop[0]"),
+    ({**CHAT, "stop": ""}, "invalid_value", "stop"),
     ({**CHAT, "stop": ["a"] * 17}, "invalid_value", "stop"),
     ({**CHAT, "seed": 0.5}, "invalid_type", "seed"),
     ({**CHAT, "seed": -2}, "invalid_value", "seed"),

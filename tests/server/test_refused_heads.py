@@ -6,14 +6,47 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+import h11
 import pytest
 
 from tests.server.test_transport import raw
+from unicorn_async.server.strict_http import StrictConnection
 
 if TYPE_CHECKING:
     from tests.server.conftest import Served
 
 BEGUN = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "number", "is_refused"),
+    [
+        ([b"\r\n" + HEAD], 1, False),
+        ([b"\r", b"\n" + HEAD], 1, False),
+        ([HEAD + b"\r\n"], 1, False),
+        ([HEAD + b"\r\n" + HEAD], 2, False),
+        ([b"\r\n\r\n" + HEAD], 0, True),
+        ([b"\r\n", b"\r\n"], 0, True),
+        ([b"\n" + HEAD], 0, True),
+        ([b"\r", b"x" + HEAD], 0, True),
+    ],
+)
+def test_one_empty_line_before_a_request_is_skipped(parts: list[bytes], number: int, is_refused: bool) -> None:
+    refused, requests = list[Exception](), list[object]()
+    connection = StrictConnection(refused.append)
+    for part in parts:
+        connection.receive_data(part)
+        while (event := connection.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.Request):
+                requests.append(event)
+            if isinstance(event, h11.EndOfMessage):
+                connection.send(h11.Response(status_code=204, headers=[]))
+                connection.send(h11.EndOfMessage())
+                connection.start_next_cycle()
+    assert (len(requests), bool(refused)) == (number, is_refused)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 class Ledger:
     """Counts one thing for each client, by name; who holds nothing is not in it. Used in one event loop alone."""
 
-    def __init__(self, limit: int, *, what: str, code: str, total: int | None = None) -> None:
-        """A client holds `limit` at most, all of them `total`; `what` and `code` are for whoever is refused more."""
+    def __init__(self, limit: int, *, what: str, code: str, total: int | None = None, status: int = 429) -> None:
+        """A client holds `limit` at most, all of them `total`; `what`, `code` and `status` are for who is refused more.
+
+        `status` is 413 where what a client holds is one message alone, so that waiting would not help.
+        """
         self._limit = limit
         self._total = total
         self._all_held = 0
         self._what = what
         self._code = code
+        self._status = status
         self._held: dict[str, int] = {}
 
     @property
@@ -33,7 +37,7 @@ class Ledger:
         """Take an amount; `limit` is this client's own.
 
         Raises:
-            ApiError: 429, it would be more than the client may hold; 503, than all may.
+            ApiError: 429, or the ledger's status, it would be more than the client may hold; 503, than all may.
         """
         lease = Lease(self, client, limit)
         lease.add(amount)
@@ -48,7 +52,7 @@ class Ledger:
         limit, held = self._limit if limit is None else limit, self._held.get(client, 0)
         if amount > 0 and held + amount > limit:
             message = f"{self._what}: {client} has {held} of at most {limit}, and asks for {amount} more"
-            raise ApiError(message, status=429, code=self._code)
+            raise ApiError(message, status=self._status, code=self._code)
         if amount > 0 and self._total is not None and self._all_held + amount > self._total:
             message = (
                 f"{self._what}: there are {self._all_held} of at most {self._total}, and {amount} more are asked for"

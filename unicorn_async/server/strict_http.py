@@ -35,6 +35,7 @@ class StrictConnection(h11.Connection):
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
         self._on_refused = on_refused
         self._is_refused = False
+        self._may_skip_line = True
         self.events_left = MAX_TURN_EVENTS
 
     def next_event(self) -> h11.Event | type[NEED_DATA] | type[PAUSED]:
@@ -52,12 +53,22 @@ class StrictConnection(h11.Connection):
 
     def _checked_event(self) -> h11.Event | type[NEED_DATA] | type[PAUSED]:
         if self.their_state is h11.IDLE:
+            if self._may_skip_line and self.trailing_data == (b"\r", False):
+                return h11.NEED_DATA  # half of what may be skipped
+            self._skip_line()
             _check_lines(self.trailing_data[0])
         event = super().next_event()
         if not isinstance(event, h11.Request):
             return event
+        self._may_skip_line = True
         _check_head(event)
         return _with_path(event)
+
+    def _skip_line(self) -> None:
+        """Take an empty line off what comes before a request, as some clients have it (RFC 9112, section 2.2)."""
+        if self._may_skip_line and self.trailing_data[0].startswith(b"\r\n"):
+            self._receive_buffer.maybe_extract_at_most(2)
+            self._may_skip_line = False
 
 
 def reason_of(exc: h11.RemoteProtocolError) -> str:

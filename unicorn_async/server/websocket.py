@@ -120,9 +120,8 @@ class Connection:
         """Accept, and serve until the client goes or is sent away."""
         await self._receive()  # websocket.connect
         if self._client is None:
-            self._count_in(
-                Ledger(MAX_KEY_BYTES, what="bytes of an API key", code="too_much_input").claim(self._stranger, 0)
-            )
+            first = Ledger(MAX_KEY_BYTES, what="bytes of an API key", code="too_much_input", status=413)
+            self._count_in(first.claim(self._stranger, 0))
         else:
             self._count_messages(self._client.name)
         await self._outlet.send({"type": "websocket.accept"})
@@ -178,7 +177,7 @@ class Connection:
             level = logging.DEBUG if had_to_go else logging.WARNING
             logger.log(level, "refused the websocket of client %s: %s", self._address, exc)
             await self.send(error_event(exc, None))
-            code = TRY_LATER if had_to_go else POLICY_VIOLATION
+            code = {413: TOO_BIG, 503: TRY_LATER}.get(exc.status, POLICY_VIOLATION)
             await self._outlet.send({"type": "websocket.close", "code": code, "reason": "API key"})
             return None
         await self.send(encode_object({"type": "unicorn.authenticated"}))

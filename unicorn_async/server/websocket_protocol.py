@@ -29,6 +29,7 @@ MAX_IDLE_FRAMES = 1000  # pings, pongs and messages too short to ask for anythin
 _IDLE_FRAMES_A_SECOND = 100
 _SHORT_BYTES = 16
 _MAX_REASON_BYTES = 123  # RFC 6455, section 5.5
+_TOO_BIG = 1009  # RFC 6455, section 7.4.1
 _TRY_LATER = 1013  # of IANA's registry of close codes
 _POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 MAX_TURN_FRAMES = 32  # of a connection, in one turn of the event loop
@@ -42,7 +43,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     before the next one, and all connections of its address get no more: what else came waits, and nothing is read. One
     that floods the websocket with frames which ask for nothing is sent away (1008), and so is one whose message does
     not come whole in time; what has come of it counts as its client's, and is given up (1013) where that has too much
-    under way.
+    under way, or is too large for a key (1009).
     """
 
     def __init__(self, port: Port, **arguments: Any) -> None:
@@ -108,14 +109,17 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._unfinished.resize(size)
         except ApiError as exc:
             if not self._num_queued_bytes:
-                self._send_away(_TRY_LATER, str(exc))
+                self._refuse_bytes(exc)
 
     def _count_in(self, lease: Lease) -> None:
         """Have the bytes of what comes count there, which the application says once it knows whose they are."""
         try:
             self._unfinished.count_in(lease)
         except ApiError as exc:
-            self._send_away(_TRY_LATER, str(exc))
+            self._refuse_bytes(exc)
+
+    def _refuse_bytes(self, exc: ApiError) -> None:
+        self._send_away(_TOO_BIG if exc.status == 413 else _TRY_LATER, str(exc))
 
     def _give_up(self) -> None:
         self._send_away(_POLICY_VIOLATION, f"a message did not come whole within {self._receive_timeout_s:g} s")

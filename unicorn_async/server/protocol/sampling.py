@@ -128,7 +128,7 @@ def parse_stop(fields: Fields, default: tuple[str, ...]) -> tuple[str, ...]:
         )
     stops: list[str] = []
     for index, item in enumerate(items):
-        name = f"{fields.name('stop')}[{index}]"
+        name = fields.name("stop") if item is value else f"{fields.name('stop')}[{index}]"
         if not isinstance(item, str):
             raise ApiError(f"{name}: expected a string, got {type_name(item)}", code="invalid_type", param=name)
         if not 0 < len(item) <= MAX_STOP_CHARS:
