@@ -593,6 +593,35 @@ async def test_a_file_is_one_servers(tmp_path: Path) -> None:
     await DiskStore(tmp_path / "a.db", 10).close(20)
 
 
+async def test_a_file_stays_one_servers_where_the_lock_beside_it_is_deleted(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "a.db", 10)
+    (tmp_path / "a.db.lock").unlink()
+    with pytest.raises(ConfigError, match=r"a\.db: .* another process keeps its own there"):
+        DiskStore(tmp_path / "a.db", 10)
+    await store.put(entry("a"))
+    await store.close(20)
+    await DiskStore(tmp_path / "a.db", 10).close(20)
+
+
+async def test_a_store_that_is_moved_away_and_back_has_lost_what_came_between(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    store = DiskStore(here / "a.db", 10)
+    await store.put(entry("before"))
+    for name in ("a.db-wal", "a.db"):
+        (here / name).rename(there / name)
+    await store.put(entry("between"))
+    assert store.num_lost == 1
+    for name in ("a.db-wal", "a.db"):
+        (there / name).rename(here / name)
+    await store.put(entry("behind"))
+    assert store.num_lost == 2
+    assert [await store.get(name) for name in ("before", "between")] == [entry("before"), None]
+    assert await store.get("behind") == entry("behind")
+    await store.close(20)
+
+
 async def test_responses_are_one_keys_after_a_restart_too_and_those_of_older_files_are_every_keys(
     tmp_path: Path, engine: FakeEngine
 ) -> None:

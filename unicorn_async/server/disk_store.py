@@ -14,7 +14,7 @@ from unicorn_async.background import run_to_end
 from unicorn_async.daemon_threads import DaemonThreads
 from unicorn_async.errors import CacheError, ConfigError
 from unicorn_async.server.store import StoredResponse
-from unicorn_async.server.store_lock import lock_again, lock_store
+from unicorn_async.server.store_lock import lock_again, lock_file, lock_store
 from unicorn_async.tokenizer import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class DiskStore:
                 self._lock = lock_store(path)
                 opened.callback(os.close, self._lock)
                 self._open()
-                opened.callback(lambda: self._connection.close())
+                opened.callback(self._opened.close)
                 self._threads.start()
             except (OSError, sqlite3.Error, CacheError) as exc:
                 reason = exc.strerror if isinstance(exc, OSError) else exc
@@ -105,22 +105,21 @@ class DiskStore:
 
     def _leave(self) -> None:
         try:
-            self._connection.close()
+            self._opened.close()
         except sqlite3.Error as exc:
             _log.error("%s can't be closed in order: %s", self._path, exc)
         finally:
             os.close(self._lock)
 
     def _open(self) -> None:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # conversations are nobody else's
-        self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, lock_file(self._path))
+            self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            opened.callback(self._connection.close)
             self._set_up()
             self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # with which its log is there
             self._file, self._journal = _file_at(self._path), _file_at(self._beside("-wal"))
-        except BaseException:
-            self._connection.close()
-            raise
+            self._opened = opened.pop_all()
 
     def _beside(self, end: str) -> Path:
         return self._path.with_name(self._path.name + end)
@@ -137,7 +136,7 @@ class DiskStore:
             self.num_lost += 1
             _log.error("%s was deleted or replaced while it was in use: what was kept in it is lost", self._path)
         self._file = None  # until one is open
-        self._connection.close()
+        self._opened.close()
         if self._journal is not None and _file_at(self._beside("-wal")) == self._journal:
             for end in ("-wal", "-shm"):  # of the old file: SQLite would write it into the one that is there
                 self._beside(end).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A store of responses is one server's: a lock beside its file, which goes with the process that has it."""
+"""A store of responses is one server's: its file is locked, and one beside it, for as long as its process has them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,28 @@ def lock_store(path: Path) -> int:
         pid = os.pread(descriptor, 20, 0).decode("ascii", "replace")
         os.close(descriptor)
         raise ConfigError(f"{path}: responses can't be kept there: process {pid} keeps its own there") from exc
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def lock_file(path: Path) -> int:
+    """Return the store's file, open, and made where there is none; closing it gives its lock back.
+
+    It is locked beside `PATH.lock`, which somebody may have deleted. SQLite's own locks are of another kind, and go
+    when a process closes the file: it has to stay open for as long as SQLite has it.
+
+    Raises:
+        ConfigError: another process has it.
+        OSError: the file can't be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # conversations are nobody else's
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(descriptor)
+        raise ConfigError(f"{path}: responses can't be kept there: another process keeps its own there") from exc
     except BaseException:
         os.close(descriptor)
         raise
