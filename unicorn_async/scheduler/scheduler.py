@@ -12,6 +12,7 @@ from unicorn_async.scheduler.bounds import set_bounds
 from unicorn_async.scheduler.kept_prefixes import KeptPrefixes
 from unicorn_async.scheduler.kept_state_prefixes import KeptStatePrefixes
 from unicorn_async.scheduler.next_step import NextStep, ready
+from unicorn_async.scheduler.occupancy import Occupancy
 from unicorn_async.scheduler.places import Places
 from unicorn_async.scheduler.prefixes import Prefixes
 from unicorn_async.scheduler.prompt_turns import PromptTurns
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _FED_BACK = (PENDING,)
 
 
-class Scheduler:
+class Scheduler(Occupancy):
     """Continuous batching with steps in flight: clients have fair shares, each is served in the order of arrival.
 
     `schedule` is called while earlier steps run: it takes for granted that each of them yields its tokens and that no
@@ -95,7 +96,7 @@ class Scheduler:
         kept: KeptBlocks | None = None,
     ) -> None:
         assert in_order or not shares_prefixes, "what is scheduled first has to be there first"
-        self._blocks = BlockManager(groups, block_size, grows=grows, side_by_side=side_by_side)
+        blocks = BlockManager(groups, block_size, grows=grows, side_by_side=side_by_side)
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_context = max_context
@@ -106,20 +107,19 @@ class Scheduler:
         self.speculation = speculation
         self.in_order = in_order
         self._writes_behind = in_order and not reads_again
-        self.prefixes = Prefixes(self._blocks, shares=shares_prefixes)
+        self.prefixes = Prefixes(blocks, shares=shares_prefixes)
         copies = StateCopies(max_num_seqs, num_state_copies) if num_state_copies else None
         if copies is not None:
-            self.prefixes = StatePrefixes(self._blocks, copies, kept_tokens)
+            self.prefixes = StatePrefixes(blocks, copies, kept_tokens)
         self.kept_prefixes: KeptPrefixes | None = None
         if kept is not None:
             assert shares_prefixes, "they are found as others are"
             self.prefixes = self.kept_prefixes = (
-                KeptPrefixes(self._blocks, kept)
-                if copies is None
-                else KeptStatePrefixes(self._blocks, copies, kept_tokens, kept)
+                KeptPrefixes(blocks, kept) if copies is None else KeptStatePrefixes(blocks, copies, kept_tokens, kept)
             )
         self._states = StateRows(max_num_seqs, max_num_seqs + num_state_copies, num_spare_states)
-        self._places = Places(self._blocks, self.prefixes, self._states, max_num_seqs, max_num_batched_tokens)
+        places = Places(blocks, self.prefixes, self._states, max_num_seqs, max_num_batched_tokens)
+        super().__init__(blocks, places)
         self._in_flight: deque[Batch] = deque()
         self._num_arrivals = 0
         self._num_steps = 0
@@ -133,63 +133,9 @@ class Scheduler:
         return bool(self._places.waiting or self._places.running or self._in_flight)
 
     @property
-    def wants_blocks(self) -> bool:
-        """Whether the last step lacked blocks that are to come."""
-        return self._places.wants_blocks
-
-    @property
-    def num_preemptions(self) -> int:
-        """How often a sequence lost its place."""
-        return self._places.num_preemptions
-
-    @property
-    def num_fair_preemptions(self) -> int:
-        """How often one lost it for another client's share."""
-        return self._places.num_fair_preemptions
-
-    @property
-    def running(self) -> SequenceOf[Sequence]:
-        """The sequences that have a place in the steps to come; it changes with them."""
-        return self._places.running
-
-    @property
-    def num_running(self) -> int:
-        """How many these are."""
-        return len(self._places.running)
-
-    @property
-    def num_waiting(self) -> int:
-        """Sequences that wait for a place, for the first time or again."""
-        return len(self._places.waiting)
-
-    def is_waiting(self, request_id: str) -> bool:
-        """Whether a request waits for a place, for the first time or again."""
-        return any(sequence.request_id == request_id for sequence in self._places.waiting)
-
-    @property
     def max_context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self._max_context
-
-    @property
-    def blocks_used(self) -> tuple[int, ...]:
-        """Blocks of each group that sequences have."""
-        return tuple(pool.num_blocks - pool.num_free for pool in self._blocks.pools)
-
-    @property
-    def blocks_total(self) -> tuple[int, ...]:
-        """Blocks of each group that there are."""
-        return tuple(pool.num_blocks for pool in self._blocks.pools)
-
-    @property
-    def with_blocks(self) -> list[Sequence]:
-        """The sequences that have blocks."""
-        return [sequence for sequence in (*self._places.running, *self._places.leaving) if sequence.block_tables]
-
-    @property
-    def groups(self) -> tuple[BlockGroup, ...]:
-        """The groups, with the blocks that there are, or will be."""
-        return self._blocks.groups
 
     def add_blocks(self, group: int, blocks: Iterable[int]) -> None:
         """Have more blocks of a group, whose memory is there from now on."""
