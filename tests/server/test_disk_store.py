@@ -265,10 +265,15 @@ async def test_a_disk_that_hangs_is_left_at_the_end_with_its_file_and_what_it_ha
     monkeypatch.setattr(archive_module, "MAX_NAMES", 1)
     path = tmp_path / "a.db"
     archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=path))
+    monkeypatch.setattr(archive_module, "MAX_UNWRITTEN", 0)
     for name in ("a", "b"):
         archive.keep(entry(name))
     async with asyncio.timeout(5):
+        waiting = asyncio.gather(archive.room(), archive.written())
+        await asyncio.sleep(0)  # it begins
+        assert not waiting.done()
         await archive.close()
+        await waiting
     assert "unicorn-store_0 (writing): no answer within 0.01 s of the end" in caplog.text
     assert "2 responses are not on disk: a and 1 more" in caplog.text
     (thread,) = (one for one in threading.enumerate() if one.name == "unicorn-store_0")

@@ -59,6 +59,7 @@ class Archive:
         self._error: str | None = None
         self._num_unkept = 0
         self._is_ending = False
+        self._end: asyncio.Future[None] | None = None  # for which those look who wait for the disk
         self._max_names = options.max_stored
         self._unkept: dict[str, None] = {}  # names of the last ones of which the disk has nothing
         self._begun: set[str] = set()  # names of answers under way of which the disk has the beginning
@@ -113,15 +114,22 @@ class Archive:
         writing.add_done_callback(partial(self._end_writing, entry, is_begun))
 
     async def written(self) -> None:
-        """Wait until the disk has, or has not taken, what was sent to it."""
+        """Wait until the disk has, or has not taken, what was sent to it, or the end has come."""
         if self._unwritten:
-            await asyncio.wait((next(reversed(self._unwritten)),))
+            await self._done(next(reversed(self._unwritten)))
 
     async def room(self) -> None:
-        """Wait until not too many responses are on their way to the disk, of those that are now; at the end nobody
-        waits."""
-        if len(self._unwritten) > MAX_UNWRITTEN and not self._is_ending:
-            await asyncio.wait((list(self._unwritten)[-MAX_UNWRITTEN - 1],))
+        """Wait until not too many responses are on their way to the disk, of those that are now, or the end has
+        come."""
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            await self._done(list(self._unwritten)[-MAX_UNWRITTEN - 1])
+
+    async def _done(self, writing: asyncio.Future[None]) -> None:
+        if self._is_ending:
+            return
+        if self._end is None:
+            self._end = asyncio.get_running_loop().create_future()
+        await asyncio.wait((writing, self._end), return_when=asyncio.FIRST_COMPLETED)
 
     def _end_writing(self, entry: StoredResponse, is_begun: bool, writing: asyncio.Future[None]) -> None:
         self._unwritten.pop(writing)
@@ -174,12 +182,14 @@ class Archive:
         self._memory.remove(response_id)
 
     def end(self) -> None:
-        """Have nobody wait for the disk's room any more; `close` has to follow."""
+        """Have nobody wait for the disk any more; `close` has to follow. A second call does nothing."""
         self._is_ending = True
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
 
     async def close(self) -> None:
         """Write what waits; a disk that hangs is left behind, and what it has not taken is logged."""
-        self._is_ending = True
+        self.end()
         if self._disk is None:
             return
         self._send_again()

@@ -91,7 +91,9 @@ class Service:
             await model.idle()
 
     async def stop(self) -> None:
-        """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""
+        """End every answer under way with an error, and refuse further ones; slow clients, and a disk, are waited for
+        but for a moment."""
+        self.responses.archive.end()
         await self.models.stop(EngineClosedError("the server is shutting down"))
 
     async def open_response(
