@@ -27,7 +27,8 @@ from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnicornError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
-from make_checkpoint import SHAPES, config, tensors
+from checkpoint_tensors import config, tensors
+from model_shapes import SHAPES
 
 if TYPE_CHECKING:
     import argparse

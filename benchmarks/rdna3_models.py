@@ -21,8 +21,9 @@ from unicorn_async.weights.plan import make_plan
 from unicorn_async.weights.rules import WeightKind
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
-from make_checkpoint import SHAPES, config
+from checkpoint_tensors import config
 from make_gguf import BLOCKS, EMBEDDINGS, OTHERWISE
+from model_shapes import SHAPES
 from rdna3_shapes import CONFIGS
 
 if TYPE_CHECKING:

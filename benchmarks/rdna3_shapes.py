@@ -30,11 +30,6 @@ def _gemma4(**sizes: object) -> dict[str, object]:
     return {"architectures": ["Gemma4ForConditionalGeneration"], "text_config": {**text, **sizes}}
 
 
-def _qwen3_5(architecture: str, **sizes: object) -> dict[str, object]:
-    text = {"head_dim": 256, "vocab_size": 248_320}
-    return {"architectures": [architecture], "text_config": {**text, **sizes}, "tie_word_embeddings": False}
-
-
 CONFIGS: Mapping[str, Mapping[str, object]] = {
     "qwen2.5-7b": {
         "architectures": ["Qwen2ForCausalLM"],
@@ -87,28 +82,5 @@ CONFIGS: Mapping[str, Mapping[str, object]] = {
         num_kv_shared_layers=18,
         hidden_size_per_layer_input=256,
         sliding_window=512,
-    ),
-    "qwen3.5-27b": _qwen3_5(
-        "Qwen3_5ForConditionalGeneration",
-        hidden_size=5120,
-        intermediate_size=17_408,
-        num_hidden_layers=64,
-        num_attention_heads=24,
-        num_key_value_heads=4,
-        linear_num_key_heads=16,
-        linear_num_value_heads=48,
-    ),
-    "qwen3.5-35b-a3b": _qwen3_5(
-        "Qwen3_5MoeForConditionalGeneration",
-        hidden_size=2048,
-        num_hidden_layers=40,
-        num_attention_heads=16,
-        num_key_value_heads=2,
-        linear_num_key_heads=16,
-        linear_num_value_heads=32,
-        num_experts=256,
-        num_experts_per_tok=8,
-        moe_intermediate_size=512,
-        shared_expert_intermediate_size=512,
     ),
 }

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from make_checkpoint import SHAPES, Shape
+from model_shapes import SHAPES, Shape
 
 POOL_BYTES = 32 << 20
 ALIGNMENT = 32

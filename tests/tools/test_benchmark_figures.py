@@ -20,6 +20,7 @@ import host
 import kernels
 import make_checkpoint
 import model_runs as runs
+import model_shapes
 import peers
 import speed
 from model_runs import StepWork
@@ -74,8 +75,8 @@ def test_a_steps_weights_are_those_of_the_layers_and_the_head_but_not_of_embeddi
     head = 320 * 64
     monkeypatch.setattr(make_checkpoint, "POOL_BYTES", 1 << 16)
     for name, tied in (("tied", True), ("untied", False)):
-        shape = make_checkpoint.Shape("LlamaForCausalLM", "llama", 64, 2, 2, 1, 64, 96, 320, tied)
-        monkeypatch.setitem(make_checkpoint.SHAPES, name, shape)
+        shape = model_shapes.Shape("LlamaForCausalLM", "llama", 64, 2, 2, 1, 64, 96, 320, tied)
+        monkeypatch.setitem(model_shapes.SHAPES, name, shape)
         monkeypatch.setattr(sys, "argv", ["make_checkpoint.py", name, str(tmp_path / name), "--dtype", "F16"])
         assert make_checkpoint.main() == 0
         found = StepWork.of(ModelFiles.read(tmp_path / name), EngineConfig())

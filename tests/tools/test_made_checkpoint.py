@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 
 import bench_model
 import make_checkpoint
+import model_shapes
 from bench_model import WRITTEN, MadeCheckpoint
 
-TINY = make_checkpoint.Shape("LlamaForCausalLM", "llama", 64, 3, 2, 1, 64, 96, 300, True)
+TINY = model_shapes.Shape("LlamaForCausalLM", "llama", 64, 3, 2, 1, 64, 96, 300, True)
 
 
 def made(folder: Path | None, *, keep: bool = False) -> argparse.Namespace:
@@ -29,8 +30,8 @@ def made(folder: Path | None, *, keep: bool = False) -> argparse.Namespace:
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint of two layers in F16, as tools/make_checkpoint.py writes it."""
-    monkeypatch.setitem(make_checkpoint.SHAPES, "tiny", TINY)
-    monkeypatch.setitem(make_checkpoint.SHAPES, "wider", replace(TINY, ffn=128))
+    monkeypatch.setitem(model_shapes.SHAPES, "tiny", TINY)
+    monkeypatch.setitem(model_shapes.SHAPES, "wider", replace(TINY, ffn=128))
     monkeypatch.setattr(make_checkpoint, "POOL_BYTES", 1 << 16)
     folder = tmp_path / "tiny"
     monkeypatch.setattr(sys, "argv", ["make_checkpoint.py", "tiny", str(folder), "--dtype", "F16", "--layers", "2"])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
+import checkpoint_tensors
 import make_checkpoint
 import make_gguf
+import model_shapes
 
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.engine.files import ModelFiles
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SHAPE = replace(
-    make_checkpoint.SHAPES["qwen3-30b-a3b"],
+    model_shapes.SHAPES["qwen3-30b-a3b"],
     **{"hidden": 256, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 512, "vocab": 300},
     **{"experts": 8, "experts_used": 2, "expert_ffn": 256},
 )
@@ -31,7 +34,7 @@ SHAPE = replace(
 
 def write(script: ModuleType, model: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run the script as from the command line, with a pool of no size to speak of."""
-    monkeypatch.setitem(make_checkpoint.SHAPES, "tiny", SHAPE)
+    monkeypatch.setitem(model_shapes.SHAPES, "tiny", SHAPE)
     monkeypatch.setattr(script, "POOL_BYTES", 1 << 16)
     monkeypatch.setattr(sys, "argv", [script.__name__, model, str(path)])
     assert script.main() == 0
@@ -72,3 +75,39 @@ def test_norms_are_ones_and_routers_are_random(tmp_path: Path, monkeypatch: pyte
     }
     assert np.all(values["blk.0.attn_norm.weight"] == 1)
     assert 0.5 < values["blk.0.ffn_gate_inp.weight"].std() * SHAPE.hidden**0.5 < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "num_tensors", "num_elements"),
+    [("rwkv7-2.9b", 1_059, 2_947_735_040), ("qwen3.5-27b", 851, 26_895_998_464), ("qwen3.5-35b-a3b", 693, None)],
+)
+def test_checkpoints_of_recurrent_models_have_what_released_ones_have(
+    name: str, num_tensors: int, num_elements: int | None
+) -> None:
+    found = checkpoint_tensors.tensors(model_shapes.SHAPES[name])
+    assert len(found) == num_tensors
+    assert num_elements in (None, sum(prod(dims) for _, dims in found))
+
+
+@pytest.mark.parametrize("name", ["rwkv7-2.9b", "qwen3.5-27b", "qwen3.5-35b-a3b"])
+def test_a_recurrent_checkpoint_is_planned_whole_and_its_states_decay(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, Any] = {"hidden": 128, "layers": 4, "heads": 2, "kv_heads": 1, "head_dim": 64, "ffn": 128}
+    shape = replace(model_shapes.SHAPES[name], **sizes, vocab=300)
+    if shape.ranks is None:
+        shape = replace(shape, linear=model_shapes.LinearHeads(1, 2, 32))
+    if shape.experts:
+        shape = replace(shape, experts=4, experts_used=2, expert_ffn=64, shared_ffn=64)
+    monkeypatch.setitem(model_shapes.SHAPES, "tiny", shape)
+    monkeypatch.setattr(make_checkpoint, "POOL_BYTES", 1 << 16)
+    monkeypatch.setattr(sys, "argv", ["make_checkpoint.py", "tiny", str(tmp_path), "--dtype", "F32"])
+    assert make_checkpoint.main() == 0
+    files = ModelFiles.read(tmp_path)
+    assert (files.config.has_fixed_state, files.checkpoint.skipped) == (True, ())
+    decays = ("w_lora.lora.2.bias", "dt_bias")
+    sources = [source for source in files.checkpoint.tensors.values() if source.name.endswith(decays)]
+    data = (tmp_path / "model-00001-of-00001.safetensors").read_bytes()
+    values = [np.frombuffer(data[one.offset : one.offset + one.nbytes], "<f4") for one in sources]
+    assert len(values) == (4 if shape.ranks else 3)
+    assert all(one.min() > -7 and one.max() < -0.9 for one in values)
