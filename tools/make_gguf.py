@@ -3,12 +3,12 @@
 
     tools/make_gguf.py gemma3-27b:Q4_0 FILE
 
-Shapes are those of tools/make_checkpoint.py, mixtures of experts among them, and gpt-oss-20b; types F16, Q8_0, Q4_0,
-Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and MXFP4. Of MXFP4 are experts alone, beside matrices of
-Q8_0, as in the files of gpt-oss. Embeddings are Q6_K beside the other types of 4 bits and fewer, as llama.cpp's own
-files mostly have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks are drawn once for
-32 MiB of each type and repeated from there, so that writing runs at the speed of the disk. The vocabulary is that of
-bytes, filled up with words that mean nothing.
+Shapes are those of tools/make_checkpoint.py that attend, mixtures of experts among them, and gpt-oss-20b; types F16,
+Q8_0, Q4_0, Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and MXFP4. Of MXFP4 are experts alone, beside
+matrices of Q8_0, as in the files of gpt-oss. Embeddings are Q6_K beside the other types of 4 bits and fewer, as
+llama.cpp's own files mostly have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks are
+drawn once for 32 MiB of each type and repeated from there, so that writing runs at the speed of the disk. The
+vocabulary is that of bytes, filled up with words that mean nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf_recurrent import linear_keys, linear_tensors, shared_tensors
 from model_shapes import SHAPES, Shape
 
 POOL_BYTES = 32 << 20
@@ -92,6 +93,8 @@ class RandomModel:
                 f"{text}: expected SHAPE:TYPE of {', '.join(GGUF_SHAPES)} and {', '.join(FILE_TYPES)}, the last of "
                 "mixtures alone"
             )
+        if GGUF_SHAPES[name].ranks is not None:
+            raise ValueError(f"{text}: models without attention are made by make_checkpoint.py alone")
         shape = replace(GGUF_SHAPES[name], layers=int(layers)) if layers else GGUF_SHAPES[name]
         return cls(name, shape, kind)
 
@@ -103,20 +106,21 @@ class RandomModel:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A tensor of the file; norms, sinks and biases of one dimension are ones."""
+    """A tensor of the file; of one dimension are ones, unless there are `bounds` between which values are drawn."""
 
     name: str
     shape: tuple[int, ...]  # rows before columns, experts before both
     type: str
+    bounds: tuple[float, float] | None = None
 
     @property
     def is_norm(self) -> bool:
-        return len(self.shape) == 1
+        return len(self.shape) == 1 and self.bounds is None
 
     @property
-    def pool(self) -> tuple[str, int, bool]:
+    def pool(self) -> tuple[object, ...]:
         """What it has in common with those that are filled with the same bytes."""
-        return self.type, self.shape[-1], self.is_norm
+        return self.type, self.shape if self.bounds else self.shape[-1:], self.is_norm, self.bounds
 
     @property
     def nbytes(self) -> int:
@@ -129,6 +133,7 @@ def tensors(model: RandomModel) -> list[Matrix]:
     shape, found = model.shape, []
     plain = "Q8_0" if model.type == "MXFP4" else model.type
     is_gpt_oss = shape.model_type == "gpt-oss"
+    before_ffn = "post_attention_norm" if is_gpt_oss or shape.linear else "ffn_norm"
 
     def matrix(name: str, *dims: int, kind: str = plain) -> None:
         kind = kind if dims[-1] % BLOCKS[kind][0] == 0 else OTHERWISE.get(kind, "F16")
@@ -142,7 +147,7 @@ def tensors(model: RandomModel) -> list[Matrix]:
             found.append(Matrix(f"{name}.bias", dims, "F32"))
 
     hidden, embeddings = shape.hidden, EMBEDDINGS.get(model.type, plain)
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    columns_out, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     matrix("token_embd", shape.vocab, hidden, kind=embeddings)
     norm("output_norm", hidden)
     if not shape.tied:
@@ -150,24 +155,34 @@ def tensors(model: RandomModel) -> list[Matrix]:
     gemma = shape.model_type.startswith("gemma3")
     for layer in range(shape.layers):
         base = f"blk.{layer}."
-        before_ffn = "post_attention_norm" if is_gpt_oss else "ffn_norm"
         for name in ("attn_norm", before_ffn, *(("post_attention_norm", "post_ffw_norm") if gemma else ())):
             norm(base + name, hidden)
         if is_gpt_oss:
             norm(base + "attn_sinks", shape.heads)
-        for name in ("attn_q_norm", "attn_k_norm") if shape.norms_heads else ():
-            norm(base + name, shape.head_dim)
-        for name, rows, columns in (
-            ("attn_q", queries, hidden),
-            ("attn_k", keys, hidden),
-            ("attn_v", keys, hidden),
-            ("attn_output", hidden, queries),
-        ):
-            matrix(base + name, rows, columns)
-            bias(base + name, rows)
+        if shape.linear is not None and not shape.attends(layer):
+            for name, dims, bounds in linear_tensors(shape, shape.linear):
+                if bounds is None:
+                    matrix(base + name, *dims)
+                else:
+                    found.append(Matrix(base + name, dims, "F32", bounds))
+        else:
+            for name in ("attn_q_norm", "attn_k_norm") if shape.norms_heads else ():
+                norm(base + name, shape.head_dim)
+            for name, rows, columns in (
+                ("attn_q", shape.query_rows, hidden),
+                ("attn_k", keys, hidden),
+                ("attn_v", keys, hidden),
+                ("attn_output", hidden, columns_out),
+            ):
+                matrix(base + name, rows, columns)
+                bias(base + name, rows)
         if shape.experts:
             matrix(base + "ffn_gate_inp", shape.experts, hidden, kind="F32")
             bias(base + "ffn_gate_inp", shape.experts)
+        if shape.shared_ffn:
+            found.append(Matrix(base + "ffn_gate_inp_shexp.weight", (hidden,), "F32", (-(hidden**-0.5), hidden**-0.5)))
+            for name, rows, columns in shared_tensors(shape):
+                matrix(base + name, rows, columns)
         experts, ending = ((shape.experts,), "_exps") if shape.experts else ((), "")
         ffn = shape.expert_ffn if shape.experts else shape.ffn
         for name, rows, columns in (("ffn_gate", ffn, hidden), ("ffn_up", ffn, hidden), ("ffn_down", hidden, ffn)):
@@ -180,6 +195,8 @@ def metadata(model: RandomModel) -> dict[str, Any]:
     """Return the file's keys: int as u32, float as f32, str, bool, and lists of str, float and int (as i32)."""
     shape = model.shape
     arch = "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type.replace("_", "")
+    if shape.linear is not None:
+        arch = "qwen35moe" if shape.experts else "qwen35"
     is_gpt_oss = arch == "gpt-oss"
     keys: dict[str, Any] = {
         "general.architecture": arch,
@@ -203,6 +220,8 @@ def metadata(model: RandomModel) -> dict[str, Any]:
     if shape.experts:
         keys |= {f"{arch}.expert_count": shape.experts, f"{arch}.expert_used_count": shape.experts_used}
         keys |= {f"{arch}.expert_feed_forward_length": shape.expert_ffn}
+    if shape.linear is not None:
+        keys |= {f"{arch}.{name}": value for name, value in linear_keys(shape, shape.linear).items()}
     if is_gpt_oss:
         keys |= {f"{arch}.attention.sliding_window": shape.window, f"{arch}.rope.scaling.type": "yarn"}
         keys |= {f"{arch}.rope.scaling.factor": 32.0, f"{arch}.rope.scaling.original_context_length": 4096}
@@ -313,6 +332,8 @@ def write(model: RandomModel, path: Path) -> int:
     pools = {
         key: np.ones(matrix.shape[0], "<f4").tobytes()
         if matrix.is_norm
+        else rng.uniform(*matrix.bounds, matrix.shape).astype("<f4").tobytes()
+        if matrix.bounds
         else random_blocks(rng, matrix.type, matrix.shape[-1] ** -0.5)
         for key, matrix in {matrix.pool: matrix for matrix in matrices}.items()
     }

@@ -111,3 +111,23 @@ def test_a_recurrent_checkpoint_is_planned_whole_and_its_states_decay(
     values = [np.frombuffer(data[one.offset : one.offset + one.nbytes], "<f4") for one in sources]
     assert len(values) == (4 if shape.ranks else 3)
     assert all(one.min() > -7 and one.max() < -0.9 for one in values)
+
+
+@pytest.mark.parametrize("name", ["qwen3.5-27b", "qwen3.5-35b-a3b"])
+def test_a_gguf_file_with_linear_attention_is_planned_whole_and_its_states_decay(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, Any] = {"hidden": 256, "heads": 2, "kv_heads": 1, "head_dim": 64, "ffn": 256, "vocab": 300}
+    shape = replace(model_shapes.SHAPES[name], **sizes, linear=model_shapes.LinearHeads(1, 2, 32))
+    if shape.experts:
+        shape = replace(shape, experts=4, experts_used=2, expert_ffn=256, shared_ffn=256)
+    monkeypatch.setitem(model_shapes.SHAPES, "small", shape)
+    path = write(make_gguf, "small:Q4_K:4", tmp_path / "small.gguf", monkeypatch)
+    files = ModelFiles.read(path)
+    assert files.checkpoint.skipped == ()
+    assert files.config.layer_windows == (None, None, None, 0)
+    rates = [one for one in files.checkpoint.tensors.values() if one.name.endswith("ssm_a")]
+    assert len(rates) == 3
+    for one in rates:
+        values = np.frombuffer(path.read_bytes()[one.offset : one.offset + one.nbytes], "<f4")
+        assert values.min() >= -16 and values.max() <= -1
