@@ -48,10 +48,9 @@ class Perplexity:
 
 def costs(logits: np.ndarray, tokens: list[int]) -> np.ndarray:
     """Return the negative logarithms of the tokens' probabilities (nats); logits (tokens, vocabulary)."""
-    rows = logits.astype(np.float64)
-    largest = rows.max(axis=1)
-    sums = np.log(np.exp(rows - largest[:, None]).sum(axis=1)) + largest
-    found: np.ndarray = sums - rows[np.arange(len(tokens)), tokens]
+    largest = logits.max(axis=1)
+    sums = np.log(np.exp(logits - largest[:, None]).sum(axis=1, dtype=np.float64)) + largest
+    found: np.ndarray = sums - logits[np.arange(len(tokens)), tokens]
     return found
 
 
