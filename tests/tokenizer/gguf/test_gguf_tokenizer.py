@@ -261,8 +261,11 @@ PUNCTUATION = r"\s?[!-/:-~！-／：-～‘-‟　-。]+"
 IDEOGRAPHS = "[一-龥ࠀ-一가-퟿]+"
 QWEN35 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
 AS_IN_THE_MODELS_FILES = {
+    "chatglm-bpe": split(LLAMA3),
     "falcon3": split(LLAMA3),
+    "glm4": split(LLAMA3),
     "lfm2": split(LLAMA3),
+    "midm-2.0": split(LLAMA3),
     "pixtral": split(LLAMA3),
     "dbrx": split(LLAMA3),
     "smaug-bpe": split(LLAMA3),
@@ -271,17 +274,19 @@ AS_IN_THE_MODELS_FILES = {
     "deepseek-coder": [*split("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS), DIGITS],
     "deepseek-llm": [*split("[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", PUNCTUATION, r"\s+$", IDEOGRAPHS), DIGITS],
 }
+WORDS_OF_GPT2 = ("a.x-4.0", "mellum", "olmo")
 
 
-@pytest.mark.parametrize("name", [*AS_IN_THE_MODELS_FILES, "a.x-4.0"])
+@pytest.mark.parametrize("name", [*AS_IN_THE_MODELS_FILES, *WORDS_OF_GPT2])
 def test_words_are_cut_as_the_files_of_the_models_cut_them(name: str) -> None:
-    if name == "a.x-4.0":
+    if name in WORDS_OF_GPT2:
         wanted: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     else:
         last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         wanted = pre_tokenizers.Sequence([*AS_IN_THE_MODELS_FILES[name], last])
     found = pre_tokenizer(name)
-    assert found.whole_words == (name in ("falcon3", "lfm2", "pixtral"))
+    assert found.whole_words == (name in ("chatglm-bpe", "falcon3", "glm4", "lfm2", "midm-2.0", "pixtral"))
+    assert found.normalise == (name in ("megrez", "olmo", "qwen35"))
 
     @settings(max_examples=300, deadline=None)
     @given(st.text(alphabet=st.sampled_from(" \n\r\t'sSlL019aeinZéßñ日本龥가ーА́́ंकि。！‘’/.<>|-_!?🦄")))
