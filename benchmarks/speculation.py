@@ -6,8 +6,8 @@ right.
 The model is opened twice, without proposals and with them, and a third time with the draft model, and is asked the
 same: to quote a text, to edit a program, and what has nothing to do with its prompt. The answers have to be the same;
 where they part, kernels for other numbers of tokens have rounded otherwise. A model that does not do what it is asked
-shows what proposals cost, and not what they gain. One without a chat template, a base model, goes on with a text that is
-there twice, the second time as far as its first third.
+shows what proposals cost, and not what they gain. One without a chat template, a base model, goes on with a text that
+is there twice, the second time as far as its first third.
 """
 
 from __future__ import annotations

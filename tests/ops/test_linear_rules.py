@@ -191,7 +191,7 @@ def test_the_form_of_an_input_is_the_plan_s_and_does_not_depend_on_the_rows(weig
 
 def test_known_fragments_of_matrices_are_used_where_rows_are_whole_chunks() -> None:
     assert plan(FRAGMENT_GPU, "q4", 33, 64, 4096 + 32).entry == "linear_quant_coopmat_q4"
-    forms = [reads_form(FRAGMENT_GPU, Product("q4", tokens, 64, 4096)) for tokens in (2, 3, 64, 65)]
+    forms = [reads_form(FRAGMENT_GPU, Product("q4", tokens, 64, 4096)) for tokens in (2, 3, 128, 129)]
     assert forms == [RowForm.BLOCKS, RowForm.FRAGMENTS, RowForm.FRAGMENTS, RowForm.HALVES]
 
 

@@ -12,7 +12,7 @@ from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_plans.candidates import candidates
 from unicorn_async.ops.linear_plans.lean_tiles import lean_tuning
 from unicorn_async.ops.linear_plans.product import Product
-from unicorn_async.ops.linear_plans.quant_tiles import fragment_tuning, quant_coopmat_tuning
+from unicorn_async.ops.linear_plans.quant_tiles import fragment_plan, fragment_tuning, quant_coopmat_tuning
 from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.ops.linear_plans.tiles import coopmat_shared_bytes, most_splits, num_tiles
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
@@ -86,6 +86,14 @@ def test_few_tokens_share_k_no_further_than_it_pays(gpu: DeviceInfo) -> None:
     assert [cut(gpu, 32, shape) for shape in (DOWN, QKV, OUT)] == [(2, 2, 1, 4, splits) for splits in (3, 2, 3)]
     assert cut(gpu, 64, DOWN) == (4, 1, 2, 2, 3)
     assert [cut(gpu, 64, shape) for shape in (QKV, OUT)] == [(4, 1, 1, 4, splits) for splits in (1, 1)]
+
+
+def test_two_tiles_of_64_tokens_serve_up_to_128(gpu: DeviceInfo) -> None:
+    for tokens in (65, 96, 128):
+        product = Product("q4_k", tokens, *GATE_UP)
+        tuning = fragment_tuning(gpu, product)
+        assert replace(tuning, splits=1) == replace(fragment_tuning(gpu, product._replace(tokens=64)), splits=1)
+        assert fragment_plan(gpu, tuning, product).grid[0] == 2
 
 
 def test_matrices_of_eight_tokens_serve_up_to_eight(gpu: DeviceInfo) -> None:

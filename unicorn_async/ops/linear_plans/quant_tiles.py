@@ -86,7 +86,8 @@ class _FragmentRules:
 
 FRAGMENT_COLUMNS = 128
 NARROW_TOKENS = 8  # that matrices of 8 take
-MAX_FRAGMENT_TOKENS = 64  # more share what shared memory holds
+MAX_FRAGMENT_TOKENS = 128  # in two tiles; more share what shared memory holds
+_TILE_TOKENS = 64  # of the largest tile
 _ANY = 1 << 30
 _COOPMAT = (  # the first that serves a product and fits the device
     _CoopmatRule(TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=64), 528),
@@ -127,12 +128,12 @@ _FRAGMENTS = (
         others=(FragmentTuning(32, 2, 2, 1, 4), 396),
     ),
     _FragmentRules(
-        head=FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 2),
-        many_rows=FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 2),
-        plain_many_rows=FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 2, 1, 4),
-        little_work=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 528),
-        long_rows=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
-        others=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 528),
+        head=FragmentTuning(_TILE_TOKENS, 4, 1, 1, 2),
+        many_rows=FragmentTuning(_TILE_TOKENS, 4, 1, 1, 2),
+        plain_many_rows=FragmentTuning(_TILE_TOKENS, 4, 2, 1, 4),
+        little_work=(FragmentTuning(_TILE_TOKENS, 4, 1, 1, 4), 528),
+        long_rows=(FragmentTuning(_TILE_TOKENS, 4, 1, 2, 2), 528),
+        others=(FragmentTuning(_TILE_TOKENS, 4, 1, 1, 4), 528),
     ),
 )
 _PLAIN, _PLAIN_RESIDENT = ("q4", "q8"), 528  # layouts of such codes
@@ -157,7 +158,7 @@ def fragment_tuning(info: DeviceInfo, product: Product) -> FragmentTuning:
     if tokens <= NARROW_TOKENS and NARROW_FEATURE in info.features:
         rules = _NARROW
     else:
-        rules = next(rules for rules in _FRAGMENTS if tokens <= rules.others[0].tokens)
+        rules = next((rules for rules in _FRAGMENTS if tokens <= rules.others[0].tokens), _FRAGMENTS[-1])
     is_discrete = info.type is DeviceType.DISCRETE
     if n >= _MANY_ROWS:
         many = rules.plain_many_rows if product.weights in _PLAIN else rules.many_rows
