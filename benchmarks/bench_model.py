@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench_device import DEVICE_HELP, chosen_info, device_facts, device_text
 from command_line import out_file
-from model_runs import StepWork
+from step_work import StepWork
 
 from unicorn_async.checkpoint.checkpoint import CONFIG_FILE, INDEX_FILE, Checkpoint
 from unicorn_async.cli.options import count

@@ -1,4 +1,4 @@
-"""What the scripts that measure whole models share: prompts, windows of decoding, and the least work of a step."""
+"""What the scripts that measure whole models share: prompts, and windows of decoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import itertools
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from unicorn_async.cli.bench_kernels import kernel_lines
@@ -16,17 +15,15 @@ from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
-from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
-from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from random import Random
 
-    from unicorn_async.engine.files import ModelFiles
-    from unicorn_async.models.spec import ModelSpec
+    from step_work import StepWork
+
     from unicorn_async.step.kernel_times import KernelTime
 
 WARM_UP = 3  # prompts: a step of a new shape is recorded once for each frame, and the first one is cut fine
@@ -34,53 +31,6 @@ WARM_UP_TOKENS = 16
 SMALLEST_CHUNK = 16  # tokens of prompts in a step, at least
 SPARE_TOKENS = 16
 BUSY_STEPS = 32  # from which on the ends count little
-
-
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """Least work of steps; bytes as the weights lie on the device.
-
-    `weight_bytes` are of all weights that a step with a sampled token reads: of embeddings that are not the output head
-    too, only a few rows, which do not count. `layer_weights` and `head_weights` are numbers in matrices.
-    `kv_token_bytes` are of one position in one layer, `windows` those of the layers, 0 where a layer sees everything.
-    """
-
-    weight_bytes: int
-    layer_weights: int
-    head_weights: int
-    kv_token_bytes: int
-    windows: tuple[int, ...]
-
-    @classmethod
-    def of(cls, model: ModelFiles, options: EngineConfig) -> StepWork:
-        """Count for a model that is opened with these options."""
-        config = model.config
-        skipped = {"embed"} - {config.head.table}
-        return cls(
-            weight_bytes=sum(dest.nbytes for dest in model.plan.destinations if dest.name not in skipped),
-            layer_weights=layer_weights(config),
-            head_weights=config.vocab_size * config.hidden_size,
-            kv_token_bytes=2 * config.num_kv_heads * head_nbytes(config.head_dim, options.kv_dtype),
-            windows=config.layer_windows,
-        )
-
-    def kv_bytes(self, context: float) -> float:
-        """Keys and values that one token after `context` others has to see, in bytes."""
-        return self.kv_token_bytes * sum(min(context, window or context) for window in self.windows)
-
-    def prompt_flops(self, num_tokens: int) -> float:
-        """Operations of a prompt in matrices; attention is not counted, and the head has one row."""
-        return 2.0 * (num_tokens * self.layer_weights + self.head_weights)
-
-    def decode_flops(self, streams: int) -> float:
-        """Operations in matrices of a step that decodes one token of each stream."""
-        return 2.0 * streams * (self.layer_weights + self.head_weights)
-
-
-def layer_weights(config: ModelSpec) -> int:
-    """Numbers in the matrices of all layers."""
-    weights = (weight for layer in config.layers for weight in layer.weights)
-    return sum(prod(weight.shape) for weight in weights if weight.kind is WeightKind.MATRIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +63,8 @@ class PromptRun:
 class DecodeRun:
     """Decoding of several streams at once; `tokens_per_s` is their sum.
 
-    `context` is the mean number of positions that a stream's token saw, `kv_bytes` are of all streams in a step.
+    `context` is the mean number of positions that a stream's token saw. Of a step `weight_bytes` are those that it
+    reads, of experts those to be expected, `kv_bytes` are of all streams, and `state_bytes`, too, read and written.
     `device_busy` is the device's share of the time, None where few steps were seen: those at the ends, some of whose
     time lies outside, count whole.
     """
@@ -121,24 +72,31 @@ class DecodeRun:
     streams: int
     context: float
     tokens_per_s: Spread
-    weight_bytes: int
+    weight_bytes: float
     kv_bytes: float
+    state_bytes: int
     flops: float
     device_busy: float | None
     host_us_per_step: float
 
     @property
+    def step_bytes(self) -> float:
+        """What a step must read, and write of states."""
+        return self.weight_bytes + self.kv_bytes + self.state_bytes
+
+    @property
     def bytes_per_s(self) -> float:
-        """Rate at which steps read what they must."""
-        return (self.weight_bytes + self.kv_bytes) * self.tokens_per_s.median / self.streams
+        """Rate at which steps do so."""
+        return self.step_bytes * self.tokens_per_s.median / self.streams
 
     def line(self, limits: Limits) -> str:
         """Return it for people."""
         busy = "not told by so few steps" if self.device_busy is None else f"{self.device_busy:.0%}"
+        states = f", {self.state_bytes / self.step_bytes:.0%} states" if self.state_bytes else ""
         return (
             f"decode, {self.streams:3} streams, context {self.context:,.0f}: {self.tokens_per_s} tok/s,"
             f" {self.bytes_per_s / 1e9:,.1f} GB/s = {self.bytes_per_s / limits.copy_bytes_per_s:.0%} of copy"
-            f" ({self.kv_bytes / (self.weight_bytes + self.kv_bytes):.0%} of the bytes are KV);"
+            f" ({self.kv_bytes / self.step_bytes:.0%} of the bytes are KV{states});"
             f" device busy {busy}, host {self.host_us_per_step:.0f} µs/step"
         )
 
@@ -201,8 +159,9 @@ def figures_of(moments: Sequence[Moment], work: StepWork, *, streams: int, conte
         streams,
         seen,
         Spread.of([(stop.tokens - start.tokens) / (stop.time_s - start.time_s) for start, stop in windows]),
-        work.weight_bytes,
+        work.weight_bytes_of(streams),
         streams * work.kv_bytes(seen),
+        streams * work.moved_state_bytes,
         work.decode_flops(streams),
         min(busy, 1.0) if steps >= BUSY_STEPS else None,
         1e6 * (last.host_s - first.host_s) / steps,

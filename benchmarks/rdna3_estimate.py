@@ -7,7 +7,7 @@
 An estimate and no measurement, made without the chip: models, chips and the compiler are those of rdna3.py. A step is
 the sum of its dispatches. Each of them takes what reading and writing its weights, activations, keys and values takes
 the memory, or what its instructions take by their rates (rdna3_code.py), whichever is longer: "at most" is the rate of
-tokens if all of them reach that. Tokens choose experts as if they drew them (rdna3_work.py). "By" says what most of
+tokens if all of them reach that. Tokens choose experts as if they drew them (routing.py). "By" says what most of
 that time is for. "Likely" is what remains where memory gives `--memory-share` of its rate and code runs at
 `--code-share` of its instructions' rate, and each dispatch takes DISPATCH_US beside that, for starting and for waiting
 for the one before it. The shares that are there by default are those that llama.cpp reaches on a 780M, by figures that
@@ -33,12 +33,12 @@ from rdna3_work import (
     EXPERT_PRODUCTS,
     HALF,
     SINGLE,
-    Routing,
     Work,
     attention_work,
     expert_work,
     recurrent_work,
 )
+from routing import Routing
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, lgamma, log, log1p
 from typing import TYPE_CHECKING
 
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
@@ -11,6 +10,8 @@ from unicorn_async.ops.runs import KEPT_TOKENS
 from unicorn_async.tensor import QUANT_BLOCK
 
 if TYPE_CHECKING:
+    from routing import Routing
+
     from unicorn_async.gpu.listing import ListedDispatch
 
 SINGLE, HALF = 4, 2  # bytes
@@ -25,27 +26,6 @@ class Work:
 
     num_bytes: float
     macs: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Experts of a layer, and how many of them each token has; tokens choose as if they drew."""
-
-    num_experts: int
-    num_chosen: int
-
-    def distinct(self, tokens: int) -> float:
-        """Experts that so many tokens choose."""
-        return self.num_experts * (1 - (1 - self.num_chosen / self.num_experts) ** tokens)
-
-    def rows(self, tokens: int, tile: int) -> float:
-        """Rows of all experts' tiles, which are filled up: an expert's tokens are a binomial variable."""
-        share = self.num_chosen / self.num_experts
-        if share == 1:
-            return self.num_experts * ceil(tokens / tile) * tile
-        ways = (lgamma(tokens + 1) - lgamma(n + 1) - lgamma(tokens - n + 1) for n in range(tokens + 1))
-        odds = (exp(way + n * log(share) + (tokens - n) * log1p(-share)) for n, way in enumerate(ways))
-        return self.num_experts * tile * sum(chance * ceil(n / tile) for n, chance in enumerate(odds))
 
 
 def expert_work(dispatch: ListedDispatch, routing: Routing, tokens: int) -> Work:

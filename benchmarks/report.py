@@ -6,8 +6,8 @@
     report.py throughput OUT.svg REPORT.json ...    tokens per second against the number of streams, a line each report
     report.py kernels OUT.svg REPORT.json           shares of a step's time by kernel, a bar each number of streams
 
-estimate: of each step's time the report tells which share its bytes, keys and values among them, would have needed at
-the copy's rate, and its operations at the highest measured rate (of matrix units fed from registers, or
+estimate: of each step's time the report tells which share its bytes, keys, values and states among them, would have
+needed at the copy's rate, and its operations at the highest measured rate (of matrix units fed from registers, or
 --measured-tflops); the larger of the two is the limit, and what it is of the step's time is the fraction. The other
 device (by default a Radeon 780M: 89.6 GB/s of memory, 16.6 TFLOP/s in half precision, from data sheets and not
 measured) is taken to reach the same fraction of its own limit, with streams of `--context` tokens. An estimate, and no
@@ -29,12 +29,13 @@ from typing import Any, TypeAlias
 
 import plot
 from command_line import add_part, amount, positive, run_part, run_script, whole
-from model_runs import StepWork
+from step_work import StepWork
 
 from unicorn_async.cli.options import count
 
-# What a value has to be: a mapping with these keys, a list of at least one of these, or what a function does not name.
-Expected: TypeAlias = "Mapping[str, Expected] | list[Expected] | Callable[[object], str]"
+# What a value has to be: a mapping with these keys, a list of at least one of these, which a tuple stands for if there
+# may be none, or what a function does not name.
+Expected: TypeAlias = "Mapping[str, Expected] | list[Expected] | tuple[Expected] | Callable[[object], str]"
 _LARGEST = 1e30
 
 
@@ -109,9 +110,9 @@ def _wrong(value: object, expected: Expected, place: str) -> str:
             if wrong := _wrong(value[key], inner, inside):
                 return wrong
         return ""
-    if isinstance(expected, list):
-        if not isinstance(value, list) or not value:
-            return f"{where}: expected a list of at least one"
+    if isinstance(expected, list | tuple):
+        if not isinstance(value, list) or (isinstance(expected, list) and not value):
+            return f"{where}: expected a list{' of at least one' if isinstance(expected, list) else ''}"
         checked = (_wrong(one, expected[0], f"{place}[{index}]") for index, one in enumerate(value))
         return next((wrong for wrong in checked if wrong), "")
     wanted = expected(value)
@@ -129,10 +130,11 @@ REPORT: dict[str, Expected] = {
     "limits": {"copy_bytes_per_s": above_zero, "fma_flops_per_s": above_zero, "matrix_flops_per_s": an_amount},
     "work": {
         "weight_bytes": an_amount,
+        "mixtures": ({"num_experts": a_count, "num_chosen": a_count, "nbytes": an_amount},),
         "layer_weights": an_amount,
         "head_weights": an_amount,
-        "kv_token_bytes": an_amount,
-        "windows": [an_amount],
+        "attending": ({"window": an_amount, "token_bytes": an_amount},),
+        "state_bytes": an_amount,
     },
     "decode": [
         {
@@ -140,6 +142,7 @@ REPORT: dict[str, Expected] = {
             "tokens_per_s": {"median": above_zero},
             "weight_bytes": above_zero,
             "kv_bytes": an_amount,
+            "state_bytes": an_amount,
             "flops": above_zero,
         }
     ],
@@ -199,14 +202,15 @@ def estimates(
 
     More streams than were measured get the fraction of the most.
     """
-    work = StepWork(**{name: report["work"][name] for name in REPORT["work"]})
+    work = StepWork.of_report(report["work"])
     runs = sorted(report["decode"], key=lambda run: run["streams"])
     found = []
     for number in streams:
         run = next((run for run in runs if run["streams"] >= number), runs[-1])
         rate = run["tokens_per_s"]["median"]
-        fraction = measured.step_s(run["weight_bytes"] + run["kv_bytes"], run["flops"]) * rate / run["streams"]
-        nbytes, flops = work.weight_bytes + number * work.kv_bytes(context), work.decode_flops(number)
+        read = run["weight_bytes"] + run["kv_bytes"] + run["state_bytes"]
+        fraction = measured.step_s(read, run["flops"]) * rate / run["streams"]
+        nbytes, flops = work.step_bytes(number, context), work.decode_flops(number)
         seconds = other.step_s(nbytes, flops) / fraction
         found.append(Estimate(number, run["streams"], rate, fraction, other.bound(nbytes, flops), number / seconds))
     return found

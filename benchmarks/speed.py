@@ -14,14 +14,16 @@ depends on them. Medians with the lowest and the highest.
 decode: so many streams at once, each behind a random prompt of `--context` tokens of its own. Counted are windows of
 `--tokens` steps in which all of them decode, after some that don't count. The last stream's context is the one that is
 printed: those before it are longer by as many tokens as its prompt's steps took. GB/s are of what a step must read,
-weights and all streams' keys and values, in each layer as far as its window goes. The copy, in bytes read and written,
-is the faster of the device's copy command and a kernel, measured in the same run. report.py reads the file of --json.
+weights and all streams' keys and values, in each layer as far as its window goes, and of states of fixed size, which it
+reads and writes. Of a mixture's experts those count that its tokens choose, if they choose as if they drew: of E, of
+which each of t tokens takes k, a share of 1 - (1 - k/E)^t. The copy, in bytes read and written, is the faster of the
+device's copy command and a kernel, measured in the same run. report.py reads the file of --json.
 
 prompt: random prompts of one sequence, timed from the request to the first token; a prompt longer than
-`--batched-tokens` takes several steps. TFLOP/s are of the matrices: those of the layers for every token, the output
-head for one, attention not counted. The limits are those that `unicorn bench --kernels` prints, measured in the same
-run: matrix units of the extension that the kernels use, fed from registers, or single-precision lanes where there are
-none.
+`--batched-tokens` takes several steps. TFLOP/s are of the matrices: those of the layers that a token passes, its own
+experts among them, the output head for one token, attention and states not counted. The limits are those that `unicorn
+bench --kernels` prints, measured in the same run: matrix units of the extension that the kernels use, fed from
+registers, or single-precision lanes where there are none.
 
 smooth: streams decode; then a prompt comes, and is answered with one token. Counted are the gaps between a stream's
 tokens from the prompt's arrival to its token, and how long that took. Limits are seconds (`EngineConfig`'s

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ import model_runs as runs
 import model_shapes
 import peers
 import speed
-from model_runs import StepWork
+from step_work import KeysAndValues, Mixture, StepWork
 
 
 @pytest.mark.parametrize(
@@ -42,12 +44,21 @@ def test_decoding_is_summed_up_over_its_windows() -> None:
         runs.Moment(time_s=3.0, tokens=140, steps=70, device_s=1.5, host_s=0.12),
         runs.Moment(time_s=7.0, tokens=180, steps=90, device_s=3.5, host_s=0.16),
     ]
-    work = StepWork(weight_bytes=1_000, layer_weights=1_800, head_weights=200, kv_token_bytes=4, windows=(0, 0, 8))
+    work = StepWork(
+        weight_bytes=1_000,
+        mixtures=(Mixture(num_experts=4, num_chosen=1, nbytes=800),),
+        layer_weights=1_800,
+        head_weights=200,
+        attending=tuple(KeysAndValues(window, 4) for window in (0, 0, 8)),
+        state_bytes=50,
+    )
     found = runs.figures_of(moments, work, streams=2, context=10, tokens=20)
     assert found.tokens_per_s == runs.Spread(15.0, 10.0, 20.0)  # 40 tokens in 2 s, and 40 in 4 s
     assert found.context == 10 + 16 + 20  # those of the prompt, of the warm-up, and half of two windows of 20
     assert found.kv_bytes == 2 * 4 * (46 + 46 + 8)
-    assert found.bytes_per_s == (1_000 + 800) * 15 / 2  # 7.5 steps a second
+    assert found.weight_bytes == 1_000 + 350  # of 4 experts two tokens choose 1 + 3/4
+    assert found.state_bytes == 2 * 2 * 50  # read and written
+    assert found.bytes_per_s == (1_350 + 800 + 200) * 15 / 2  # 7.5 steps a second
     assert found.flops == 2 * 2 * (1_800 + 200)
     assert found.device_busy == pytest.approx(0.5)  # 3 s of 6
     assert found.host_us_per_step == pytest.approx(1_500)  # 0.06 s in 40 steps
@@ -60,7 +71,7 @@ def test_the_devices_share_is_told_where_steps_at_the_ends_count_little(
     steps: int, device_s: float, busy: float | None, text: str
 ) -> None:
     moments = [runs.Moment(0.0, 0, 0, 0.0, 0.0), runs.Moment(2.0, steps, steps, device_s, 0.0)]
-    work = StepWork(weight_bytes=1, layer_weights=1, head_weights=1, kv_token_bytes=1, windows=(0,))
+    work = StepWork(1, (), layer_weights=1, head_weights=1, attending=(KeysAndValues(0, 1),), state_bytes=0)
     found = runs.figures_of(moments, work, streams=1, context=1, tokens=steps)
     assert found.device_busy == busy
     assert f"device busy {text}" in found.line(Limits(1.0, 1.0, 1.0, 1.0, 0.0, 0.0))
@@ -82,8 +93,53 @@ def test_a_steps_weights_are_those_of_the_layers_and_the_head_but_not_of_embeddi
         found = StepWork.of(ModelFiles.read(tmp_path / name), EngineConfig())
         assert found.weight_bytes == 2 * (2 * layer + head) + norms
         assert (found.layer_weights, found.head_weights) == (2 * layer, head)
-        assert found.kv_token_bytes == 2 * 64 * 2  # a key and a value of one head of 64 halves
-        assert found.windows == (0, 0)
+        assert found.attending == (KeysAndValues(0, 2 * 64 * 2),) * 2  # a key and a value of one head of 64 halves
+        assert (found.mixtures, found.state_bytes) == ((), 0)
+
+
+def made(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, **sizes: Any) -> ModelFiles:
+    """Read a checkpoint of such a shape, in F16 and of other sizes."""
+    monkeypatch.setattr(make_checkpoint, "POOL_BYTES", 1 << 16)
+    monkeypatch.setitem(model_shapes.SHAPES, "tiny", replace(model_shapes.SHAPES[name], vocab=320, **sizes))
+    monkeypatch.setattr(sys, "argv", ["make_checkpoint.py", "tiny", str(path), "--dtype", "F16"])
+    assert make_checkpoint.main() == 0
+    return ModelFiles.read(path)
+
+
+def test_of_a_mixture_a_step_reads_the_experts_that_its_tokens_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"hidden": 64, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 64, "ffn": 64}
+    files = made(tmp_path, monkeypatch, "qwen3-30b-a3b", **sizes, experts=8, experts_used=2, expert_ffn=96)
+    found = StepWork.of(files, EngineConfig())
+    expert, attention = 3 * 64 * 96, (2 + 1 + 1) * 64 * 64 + 64 * 2 * 64
+    others = 4 * (64 * (2 * 2 + 1) + 2 * 2 * 64 + 2 * 8 * 64)  # norms, those of heads, and routers, in F32
+    assert found.mixtures == (Mixture(8, 2, 2 * 2 * 8 * expert),)  # of both layers
+    assert found.weight_bytes == 2 * (2 * attention + 320 * 64) + others
+    assert found.layer_weights == 2 * (attention + 2 * expert)
+    assert found.weight_bytes_of(1) == found.weight_bytes + 2 * 2 * 2 * expert
+    assert found.weight_bytes_of(2) == found.weight_bytes + 2 * 2 * 8 * expert * (1 - (3 / 4) ** 2)
+    assert sum(dest.nbytes for dest in files.plan.destinations) - 2 * 320 * 64 == found.weight_bytes_of(10_000)
+
+
+def test_a_model_without_attention_has_states_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"hidden": 128, "layers": 2, "heads": 2, "kv_heads": 2, "head_dim": 64, "ffn": 256}
+    found = StepWork.of(made(tmp_path, monkeypatch, "rwkv7-2.9b", **sizes), EngineConfig())
+    assert (found.attending, found.kv_bytes(100), found.mixtures) == ((), 0, ())
+    assert found.state_bytes == 2 * 4 * (2 * 64 * 64 + 2 * 128)  # of each layer matrices of heads, and two rows
+    assert found.moved_state_bytes == 2 * found.state_bytes
+
+
+def test_layers_that_do_not_attend_count_as_states_beside_those_that_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, Any] = {"hidden": 128, "layers": 4, "heads": 2, "kv_heads": 1, "head_dim": 64, "ffn": 128}
+    files = made(tmp_path, monkeypatch, "qwen3.5-27b", **sizes, linear=model_shapes.LinearHeads(1, 2, 32))
+    found = StepWork.of(files, EngineConfig())
+    kept = [layer.fixed.nbytes for layer in files.config.layers if layer.fixed is not None]
+    assert found.attending == (KeysAndValues(0, 2 * 64 * 2),)
+    assert (len(kept), found.state_bytes) == (3, sum(kept))
+    assert found.step_bytes(3, 10) == found.weight_bytes + 3 * (10 * 256 + 2 * sum(kept))
 
 
 def test_gaps_of_the_device_are_from_the_end_of_a_step_to_the_begin_of_the_next() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,14 +21,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 import plot
 import quality
 import report as reports
-from model_runs import StepWork
+from step_work import KeysAndValues, Mixture, StepWork
 
 WORK = {
     "weight_bytes": 1_000,
     "layer_weights": 1_800,
     "head_weights": 200,
-    "kv_token_bytes": 4,
-    "windows": (0, 0, 8),
+    "mixtures": (),
+    "attending": [{"window": window, "token_bytes": 4} for window in (0, 0, 8)],
+    "state_bytes": 0,
 }
 LIMITS = {"copy_bytes_per_s": 10_000.0, "fma_flops_per_s": 1e9, "matrix_flops_per_s": 0.0}
 
@@ -39,6 +41,7 @@ def run(streams: int, rate: float, kv_bytes: float = 0.0) -> dict[str, Any]:
         "tokens_per_s": {"median": rate, "lowest": 0.9 * rate, "highest": 1.1 * rate},
         "weight_bytes": 1_000,
         "kv_bytes": kv_bytes,
+        "state_bytes": 0,
         "flops": 4_000.0 * streams,
     }
 
@@ -53,13 +56,13 @@ def time(tokens: int, kernel: str, detail: str, us: float) -> dict[str, Any]:
 
 
 def test_a_token_sees_the_whole_context_in_global_layers_and_the_window_in_others() -> None:
-    assert StepWork(**WORK).kv_bytes(5) == 4 * (5 + 5 + 5)
-    assert StepWork(**WORK).kv_bytes(20) == 4 * (20 + 20 + 8)
+    assert StepWork.of_report(WORK).kv_bytes(5) == 4 * (5 + 5 + 5)
+    assert StepWork.of_report(WORK).kv_bytes(20) == 4 * (20 + 20 + 8)
 
 
 def test_a_prompt_computes_the_output_head_once() -> None:
-    assert StepWork(**WORK).prompt_flops(10) == 2 * (10 * 1_800 + 200)
-    assert StepWork(**WORK).decode_flops(10) == 2 * 10 * (1_800 + 200)
+    assert StepWork.of_report(WORK).prompt_flops(10) == 2 * (10 * 1_800 + 200)
+    assert StepWork.of_report(WORK).decode_flops(10) == 2 * 10 * (1_800 + 200)
 
 
 def test_another_device_is_taken_to_reach_the_same_fraction_of_its_own_limit() -> None:
@@ -102,8 +105,9 @@ def test_rows_beyond_what_was_measured_say_so_and_are_not_in_the_verdict(
     [
         (("limits",), None, "reports[0].limits: expected an object"),
         (("limits", "copy_bytes_per_s"), 0, "limits.copy_bytes_per_s: expected a number above 0, got 0"),
-        (("work", "windows"), [], "work.windows: expected a list of at least one"),
-        (("work", "windows"), [0, "x"], 'work.windows[1]: expected a number, 0 or more, got "x"'),
+        (("decode",), [], "decode: expected a list of at least one"),
+        (("work", "mixtures"), 8, "work.mixtures: expected a list"),
+        (("work", "attending"), [{"window": "x"}], 'attending[0].window: expected a number, 0 or more, got "x"'),
         (("decode", 0), 7, "decode[0]: expected an object"),
         (("decode", 0, "streams"), True, "decode[0].streams: expected a positive whole number, got true"),
         (("decode", 0, "flops"), float("nan"), "decode[0].flops: expected a number above 0, got NaN"),
@@ -126,6 +130,33 @@ def test_a_report_with_something_else_in_it_is_refused_with_its_place(
     assert str(caught.value).startswith(f"{file}: ")
     assert named in str(caught.value)
     assert len(str(caught.value)) < len(str(file)) + 200
+
+
+def test_a_report_that_does_not_tell_experts_from_other_weights_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+    work = {"weight_bytes": 1_000, "layer_weights": 1_800, "head_weights": 200, "kv_token_bytes": 4, "windows": [0]}
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({"reports": [report(run(1, 5.0), limits=LIMITS, work=work)]}), encoding="utf-8")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"reports\[0\].work.mixtures is missing"):
+        reports.reports_of(str(file))
+
+
+def test_what_is_written_of_a_steps_work_is_read_again(tmp_path: Path) -> None:
+    mixtures, attending = (Mixture(8, 2, 1_600),), (KeysAndValues(8, 4),)
+    work = StepWork(1_000, mixtures, 1_800, 200, attending, state_bytes=50)
+    for one in (work, replace(work, mixtures=(), attending=())):
+        file = tmp_path / "report.json"
+        written = {"reports": [report(run(1, 5.0), limits=LIMITS, work=asdict(one))]}
+        file.write_text(json.dumps(written), encoding="utf-8")
+        assert StepWork.of_report(reports.reports_of(str(file))[0]["work"]) == one
+
+
+def test_another_device_reads_the_experts_and_states_of_its_own_streams() -> None:
+    limits = reports.Limits(1_000.0, 1e9)
+    mixtures = [{"num_experts": 4, "num_chosen": 1, "nbytes": 800}]
+    found = report(run(1, 1.0) | {"state_bytes": 100}, work=WORK | {"mixtures": mixtures, "state_bytes": 50})
+    (two,) = reports.estimates(found, limits, limits, context=0, streams=[2])
+    assert two.fraction == pytest.approx(1.1)  # 1,000 bytes of weights and 100 of states at 1,000 a second
+    assert two.tokens_per_s == pytest.approx(2 / (1.350 + 0.200) * 1.1)  # two tokens choose 1 + 3/4 of 4 experts
 
 
 def test_a_file_of_brackets_is_refused(tmp_path: Path) -> None:

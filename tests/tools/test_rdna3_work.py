@@ -12,7 +12,8 @@ from unicorn_async.gpu.listing import ListedDispatch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
-from rdna3_work import Routing, attention_work, expert_work, recurrent_work
+from rdna3_work import attention_work, expert_work, recurrent_work
+from routing import Routing
 
 STATE = 2 * 128 * 64  # elements of two heads
 
