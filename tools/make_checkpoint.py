@@ -4,9 +4,12 @@
     tools/make_checkpoint.py gemma3-27b DIRECTORY [--dtype BF16|F16|F32] [--layers N] [--vocab N] [--adapter RANK]
 
 The values are drawn once for 64 MiB (normal, deviation 0.02) and repeated from there, so that writing runs at the speed
-of the disk; of layers that keep a state, those that are no matrices lie where trained models have them. The multimodal
-Gemma shapes have their vision tensors, which a text engine has to skip. With `--adapter` a LoRA adapter of that rank
-for the four products of every attention comes to DIRECTORY/adapter.
+of the disk; of layers that keep a state, those that are no matrices lie where trained models have them.
+
+Nothing in it is trained: the answers mean nothing, and neither do measurements of quality, of how often proposed tokens
+are right, or of which experts tokens choose. The multimodal Gemma shapes have their vision tensors, which a text engine
+has to skip. With `--adapter` a LoRA adapter of that rank for the four products of every attention comes to
+DIRECTORY/adapter.
 """
 
 from __future__ import annotations

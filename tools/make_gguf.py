@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Write a GGUF file with random weights in the shapes of a real model, that llama.cpp loads too.
 
-    tools/make_gguf.py gemma3-27b:Q4_0 FILE
+    tools/make_gguf.py SHAPE:TYPE[:LAYERS] FILE [--vocab N]
+
+e.g. gemma3-27b:Q4_0. Nothing in it is trained: the answers mean nothing, and neither do measurements of quality, of how
+often proposed tokens are right, or of which experts tokens choose.
 
 Shapes are those of tools/make_checkpoint.py that attend, mixtures of experts among them, and gpt-oss-20b; types F16,
 Q8_0, Q4_0, Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and MXFP4. Of MXFP4 are experts alone, beside
 matrices of Q8_0, as in the files of gpt-oss. Embeddings are Q6_K beside the other types of 4 bits and fewer, as
 llama.cpp's own files mostly have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks are
 drawn once for 32 MiB of each type and repeated from there, so that writing runs at the speed of the disk. The
-vocabulary is that of bytes, filled up with words that mean nothing.
+vocabulary is that of bytes, filled up with words that mean nothing to the size that the model's has, or `--vocab`.
 """
 
 from __future__ import annotations
@@ -69,6 +72,8 @@ OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"} | dict.fromkeys(
     ("Q2_K", "Q3_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"
 )  # for rows of no whole blocks
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+FIRST_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>")
+SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256  # those, and all bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +103,15 @@ class RandomModel:
         shape = replace(GGUF_SHAPES[name], layers=int(layers)) if layers else GGUF_SHAPES[name]
         return cls(name, shape, kind)
 
-    @property
-    def file_name(self) -> str:
-        """A name that tells everything."""
-        return f"{self.name}-{self.shape.layers}-{self.type}.gguf"
+    def with_vocabulary(self, size: int) -> RandomModel:
+        """Return it with another vocabulary.
+
+        Raises:
+            ValueError: that has no room for all bytes.
+        """
+        if size < SMALLEST_VOCABULARY:
+            raise ValueError(f"vocabulary: expected {SMALLEST_VOCABULARY} tokens or more, got {size}")
+        return replace(self, shape=replace(self.shape, vocab=size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +238,7 @@ def metadata(model: RandomModel) -> dict[str, Any]:
     elif shape.window:
         keys |= {"gemma3.attention.sliding_window": shape.window}
         keys |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
-    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens = [*FIRST_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += [f"\N{LOWER ONE EIGHTH BLOCK}t{index}" for index in range(len(tokens), shape.vocab)]
     kinds = [CONTROL, CONTROL, CONTROL, UNKNOWN, *[BYTE] * 256]
     return keys | {
@@ -364,9 +374,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write a GGUF file with random weights in a real model's shapes.")
     parser.add_argument("model", help="SHAPE:TYPE or SHAPE:TYPE:LAYERS, e.g. gemma3-27b:Q4_0")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--vocab", type=int, help="another size of the vocabulary than the model has")
     options = parser.parse_args()
     try:
         model = RandomModel.parse(options.model)
+        if options.vocab is not None:
+            model = model.with_vocabulary(options.vocab)
     except ValueError as exc:
         parser.error(str(exc))
     print(f"{options.file}: {write(model, options.file) / 1e9:.2f} GB")

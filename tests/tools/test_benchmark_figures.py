@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.predicting_model import write_hybrid
 from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.files import ModelFiles
@@ -140,6 +141,13 @@ def test_layers_that_do_not_attend_count_as_states_beside_those_that_do(
     assert found.attending == (KeysAndValues(0, 2 * 64 * 2),)
     assert (len(kept), found.state_bytes) == (3, sum(kept))
     assert found.step_bytes(3, 10) == found.weight_bytes + 3 * (10 * 256 + 2 * sum(kept))
+
+
+def test_a_layer_that_predicts_a_token_more_is_no_part_of_a_step(tmp_path: Path) -> None:
+    model = write_hybrid(tmp_path / "model", is_right=False)
+    with_it, without = (ModelFiles.read(model, predicts=predicts) for predicts in (True, False))
+    assert len(with_it.plan.destinations) > len(without.plan.destinations)
+    assert StepWork.of(with_it, EngineConfig()) == StepWork.of(without, EngineConfig())
 
 
 def test_gaps_of_the_device_are_from_the_end_of_a_step_to_the_begin_of_the_next() -> None:

@@ -32,11 +32,11 @@ SHAPE = replace(
 )
 
 
-def write(script: ModuleType, model: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def write(script: ModuleType, model: str, path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Path:
     """Run the script as from the command line, with a pool of no size to speak of."""
     monkeypatch.setitem(model_shapes.SHAPES, "tiny", SHAPE)
     monkeypatch.setattr(script, "POOL_BYTES", 1 << 16)
-    monkeypatch.setattr(sys, "argv", [script.__name__, model, str(path)])
+    monkeypatch.setattr(sys, "argv", [script.__name__, model, str(path), *options])
     assert script.main() == 0
     return path
 
@@ -63,6 +63,17 @@ def test_gpt_oss_has_experts_of_mxfp4_beside_matrices_of_q8_0(tmp_path: Path, mo
     assert {types["embed"], types[files.config.head.table], types["layers.0.qkv"]} == {"Q8_0"}
     with pytest.raises(SystemExit):
         write(make_gguf, "llama-8b:MXFP4", tmp_path / "llama.gguf", monkeypatch)
+
+
+def test_a_gguf_file_has_the_vocabulary_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ModelFiles.read(write(make_gguf, "tiny:Q8_0", tmp_path / "tiny.gguf", monkeypatch, "--vocab", "260"))
+    assert files.config.vocab_size == 260
+    assert len(files.checkpoint.gguf_metadata["tokenizer.ggml.token_type"]) == 260
+    with pytest.raises(SystemExit):
+        write(make_gguf, "tiny:Q8_0", tmp_path / "less.gguf", monkeypatch, "--vocab", "259")
+    assert "vocabulary: expected 260 tokens or more, got 259" in capsys.readouterr().err
 
 
 def test_norms_are_ones_and_routers_are_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
