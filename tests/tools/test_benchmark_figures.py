@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.engine.predicting_model import write_hybrid
+from tests.golden.checkpoints import write_checkpoint
 from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.files import ModelFiles
@@ -141,6 +142,23 @@ def test_layers_that_do_not_attend_count_as_states_beside_those_that_do(
     assert found.attending == (KeysAndValues(0, 2 * 64 * 2),)
     assert (len(kept), found.state_bytes) == (3, sum(kept))
     assert found.step_bytes(3, 10) == found.weight_bytes + 3 * (10 * 256 + 2 * sum(kept))
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "gemma4_moe", "lfm2_moe"])
+def test_all_experts_with_their_biases_and_all_other_weights_are_what_is_loaded(name: str, tmp_path: Path) -> None:
+    files = ModelFiles.read(write_checkpoint(name, tmp_path))
+    found = StepWork.of(files, EngineConfig())
+    sizes = {dest.name: dest.nbytes for dest in files.plan.destinations}
+    experts = sum(size for dest, size in sizes.items() if ".experts_gate_up" in dest or ".experts_down" in dest)
+    assert sum(mixture.nbytes for mixture in found.mixtures) == experts > 0
+    embeddings = 0 if files.config.head.table == "embed" else sizes["embed"]
+    assert found.weight_bytes == sum(sizes.values()) - experts - embeddings
+
+
+def test_layers_may_read_keys_and_values_of_different_sizes(tmp_path: Path) -> None:
+    found = StepWork.of(ModelFiles.read(write_checkpoint("gemma4_small", tmp_path)), EngineConfig())
+    assert {(layer.window, layer.token_bytes) for layer in found.attending} == {(32, 128), (0, 256)}
+    assert len(found.attending) == 6  # three of them attend to keys and values of others
 
 
 def test_a_layer_that_predicts_a_token_more_is_no_part_of_a_step(tmp_path: Path) -> None:
