@@ -61,6 +61,7 @@ def test_decoding_is_summed_up_over_its_windows() -> None:
     assert found.weight_bytes == 1_000 + 350  # of 4 experts two tokens choose 1 + 3/4
     assert found.state_bytes == 2 * 2 * 50  # read and written
     assert found.bytes_per_s == (1_350 + 800 + 200) * 15 / 2  # 7.5 steps a second
+    assert "(34% of the bytes are KV, 9% states)" in found.line(Limits(1.0, 1.0, 1.0, 1.0, 0.0, 0.0))
     assert found.flops == 2 * 2 * (1_800 + 200)
     assert found.device_busy == pytest.approx(0.5)  # 3 s of 6
     assert found.host_us_per_step == pytest.approx(1_500)  # 0.06 s in 40 steps
