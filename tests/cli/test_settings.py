@@ -104,6 +104,7 @@ def test_options_that_are_not_set_are_printed_with_what_goes_for_them() -> None:
 WRONG = [
     ("prot = 1", r"unicorn.toml: prot: there is no such option"),
     ("port = 70000", r"unicorn.toml: port: expected a port, 0 to 65535, got '70000'"),
+    ('drain = "auto"', r"unicorn.toml: drain: expected seconds, 0 to 3600, got 'auto'"),
     ('weights = "int3"', r"unicorn.toml: weights: expected one of auto, .*, got 'int3'"),
     ("keep-model = 1", r"unicorn.toml: keep-model: expected true or false, got 1"),
     ("port = true", r"unicorn.toml: port: expected a string or a number, got True"),

@@ -42,6 +42,12 @@ def test_a_file_has_keys_with_names_rights_and_limits(tmp_path: Path) -> None:
     assert "s-1" not in repr(read_keys(file))
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbf# Keys\nanna s-1 use\n")
+    assert read_keys(file) == (ApiKey("anna", "s-1", frozenset({Right.USE})),)
+
+
 def test_a_key_without_a_name_is_the_same_client_wherever_its_line_stands(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("s-1\ns-2\n")

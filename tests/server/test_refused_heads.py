@@ -21,6 +21,21 @@ BEGUN = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
+def taken(parts: list[bytes]) -> tuple[int, bool]:
+    """How many requests are taken of what comes, and whether the rest is refused."""
+    refused, requests = list[Exception](), 0
+    connection = StrictConnection(refused.append)
+    for part in parts:
+        connection.receive_data(part)
+        while (event := connection.next_event()) is not h11.NEED_DATA:
+            requests += isinstance(event, h11.Request)
+            if isinstance(event, h11.EndOfMessage):
+                connection.send(h11.Response(status_code=204, headers=[]))
+                connection.send(h11.EndOfMessage())
+                connection.start_next_cycle()
+    return requests, bool(refused)
+
+
 @pytest.mark.parametrize(
     ("parts", "number", "is_refused"),
     [
@@ -35,18 +50,22 @@ HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
     ],
 )
 def test_one_empty_line_before_a_request_is_skipped(parts: list[bytes], number: int, is_refused: bool) -> None:
-    refused, requests = list[Exception](), list[object]()
-    connection = StrictConnection(refused.append)
-    for part in parts:
-        connection.receive_data(part)
-        while (event := connection.next_event()) is not h11.NEED_DATA:
-            if isinstance(event, h11.Request):
-                requests.append(event)
-            if isinstance(event, h11.EndOfMessage):
-                connection.send(h11.Response(status_code=204, headers=[]))
-                connection.send(h11.EndOfMessage())
-                connection.start_next_cycle()
-    assert (len(requests), bool(refused)) == (number, is_refused)
+    assert taken(parts) == (number, is_refused)
+
+
+@pytest.mark.parametrize(
+    ("parts", "number", "is_refused"),
+    [
+        ([b"\r\n" + HEAD], 2, False),
+        ([b"\r", b"\n" + HEAD], 2, False),
+        ([b"\n" + HEAD], 1, True),
+        ([b"\r", b"x"], 1, True),
+        ([b"X: y\r\nContent-Length: 3\r\n\r\n" + HEAD], 1, True),
+        ([b"X: y\n\n" + HEAD], 1, True),
+    ],
+)
+def test_a_chunked_body_ends_in_an_empty_line_alone(parts: list[bytes], number: int, is_refused: bool) -> None:
+    assert taken([BEGUN + b"1\r\n{\r\n0\r\n", *parts]) == (number, is_refused)
 
 
 @pytest.mark.parametrize(

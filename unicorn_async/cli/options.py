@@ -248,14 +248,21 @@ def attention_target(text: str) -> AttentionTarget:
 
 def step_seconds(text: str) -> float | Literal["auto"]:
     """Parse seconds, 0 to an hour, or auto."""
-    if text == "auto":
-        return "auto"
+    return "auto" if text == "auto" else _seconds(text, "expected seconds, 0 to 3600, or auto")
+
+
+def seconds(text: str) -> float:
+    """Parse seconds, 0 to an hour."""
+    return _seconds(text, "expected seconds, 0 to 3600")
+
+
+def _seconds(text: str, expected: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"expected seconds, 0 to 3600, or auto, got {text!r}")
+        raise argparse.ArgumentTypeError(f"{expected}, got {text!r}")
     return value
 
 

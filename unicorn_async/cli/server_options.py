@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.log_format import add_log_options
-from unicorn_async.cli.options import count, port_number, step_seconds
+from unicorn_async.cli.options import count, port_number, seconds
 from unicorn_async.cli.server_limits import add_limit_options
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drain",
-        type=step_seconds,
+        type=seconds,
         default=0.0,
         metavar="SECONDS",
         help="how long answers under way go on at SIGTERM; others are refused (default 0: they end at once)",

@@ -50,7 +50,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as exc:
         raise ConfigError(f"{path}: the API keys can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

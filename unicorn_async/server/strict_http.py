@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 import h11
+from h11._receivebuffer import ReceiveBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,27 @@ _FOLD = re.compile(rb"\n[ \t]")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]*)(.*)", re.DOTALL)
 
 
+class _Received(ReceiveBuffer):
+    """What has come; behind a chunked body nothing but an empty line is taken (RFC 9112, section 7.1.2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_body = False
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        if not self.is_body:
+            return super().maybe_extract_lines()
+        end = bytes(self._data[:2])
+        if end == b"\r\n":
+            self.maybe_extract_at_most(2)
+            return []
+        if end in (b"", b"\r"):
+            return None
+        raise h11.RemoteProtocolError("a chunked body ends in trailer fields, or in LF without CR")
+
+
 class StrictConnection(h11.Connection):
-    """h11's connection, which by itself takes lines that end in LF alone, folded headers, and two lengths of a body.
+    """h11's connection, which by itself takes lines that end in LF alone, folded headers, trailers, and two lengths.
 
     A client that sends a body in many small parts gets so many events; who calls sets `events_left` for the next ones.
     """
@@ -33,6 +53,7 @@ class StrictConnection(h11.Connection):
     def __init__(self, on_refused: Callable[[h11.RemoteProtocolError], None]) -> None:
         """`on_refused` is told, once, that no more events come, and why: RFC 9112's rules, or h11's."""
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
+        self._receive_buffer = self._received = _Received()
         self._on_refused = on_refused
         self._is_refused = False
         self._may_skip_line = True
@@ -52,6 +73,7 @@ class StrictConnection(h11.Connection):
         return event
 
     def _checked_event(self) -> h11.Event | type[NEED_DATA] | type[PAUSED]:
+        self._received.is_body = self.their_state is h11.SEND_BODY
         if self.their_state is h11.IDLE:
             if self._may_skip_line and self.trailing_data == (b"\r", False):
                 return h11.NEED_DATA  # half of what may be skipped
