@@ -371,14 +371,14 @@ async def test_an_engine_can_be_closed_at_any_moment(
     expected = await run()
     total, num_cancelled = count, 0
     loop = asyncio.get_running_loop()
-    for number in range(1, total, max(1, total // 12)):
+    for number in range(1, total, max(1, total // 7)):
         task = asyncio.create_task(run())
         count, at, cancel = 0, number, lambda task=task: loop.call_soon_threadsafe(task.cancel)  # type: ignore[misc]
         try:
             assert await task == expected
         except asyncio.CancelledError:
             num_cancelled += 1
-    assert num_cancelled > 6
+    assert num_cancelled > 3
     at = 0
     assert await run() == expected
 
