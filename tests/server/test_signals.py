@@ -40,6 +40,14 @@ ANSWERS = {
 }
 
 
+FURTHER = {
+    "/v1/models/load": {"model": "other"},
+    "/v1/models/unload": {},
+    "/v1/completions": {"prompt": "Hi"},
+    "/tokenize": {"content": "Hi"},
+}
+
+
 async def ask(url: str, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
     """Ask for an answer and wait for its first token; with it comes what a stream that was cut ends with."""
     host, port = url.removeprefix("http://").split(":")
@@ -69,6 +77,9 @@ async def test_sigterm_lets_an_answer_end_where_it_may_and_refuses_others() -> N
         refused = await client.post("/v1/responses", json={"input": "Hi"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
         assert refused.headers["retry-after"] == "5"
+        for path, body in FURTHER.items():
+            refused = await client.post(path, json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining"), path
     process.send_signal(signal.SIGUSR1)
     rest = await reader.read()
     assert b"response.completed" in rest

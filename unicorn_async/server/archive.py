@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from unicorn_async.server.disk_store import DiskStore
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.store import ResponseStore, StoredResponse
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 MAX_UNWRITTEN = 64  # responses on their way to the disk; who has made one more waits for it
 DISK_TIMEOUT_S = 10.0  # for what is asked of the disk, and waited for
+_SILENCE = f"nothing came within {DISK_TIMEOUT_S:g} s"
 END_S = 5.0  # at the end, for each thing that the disk is to do still
 MAX_NAMES = 10  # in the log, of responses that the disk has not at the end
 
@@ -46,7 +52,7 @@ class Archive:
     """Keeps responses on disk beside those in `memory`, from which they are read; without a file it has memory alone.
 
     The disk takes them in their order, behind the answers: `keep` waits for nothing, `room` for a disk that is slower
-    than the answers come.
+    than the answers come, `admit` before an answer likewise. A disk that is silent for long is waited for by nobody.
 
     Raises:
         ConfigError: they can't be kept in that file.
@@ -58,6 +64,7 @@ class Archive:
         self._unwritten: dict[asyncio.Future[None], str] = {}  # names of responses, in the order of their writing
         self._error: str | None = None
         self._num_unkept = 0
+        self._heard_s = 0.0  # when the disk last wrote something, or had nothing to write before
         self._is_ending = False
         self._end: asyncio.Future[None] | None = None  # for which those look who wait for the disk
         self._max_names = options.max_stored
@@ -69,7 +76,8 @@ class Archive:
     def state(self) -> ArchiveState:
         """How the disk does."""
         num_lost = 0 if self._disk is None else self._disk.num_lost
-        return ArchiveState(self._disk is not None, self._error, self._num_unkept, num_lost)
+        error = self._error or (_SILENCE if self._is_silent else None)
+        return ArchiveState(self._disk is not None, error, self._num_unkept, num_lost)
 
     @property
     def is_on_disk(self) -> bool:
@@ -89,10 +97,9 @@ class Archive:
                 self._memory.put(ended)
                 return
             try:
-                async with asyncio.timeout(DISK_TIMEOUT_S):
-                    entry = await self._disk.get(response_id)
+                entry = await self._asked(self._disk.get(response_id))
             except Exception as exc:  # of the disk, or of bytes that are no response
-                logger.error("response %s can't be read from disk: %s", response_id[:100], _reason(exc))
+                logger.error("response %s can't be read from disk: %s", response_id[:100], exc)
                 raise _failed(f"response {response_id[:100]!r} can't be read") from exc
             if entry is not None:
                 self._memory.put(entry)
@@ -110,29 +117,75 @@ class Archive:
         except RuntimeError as exc:  # it is closed: the server has ended, and this client was slow
             self._note(entry, exc, is_begun=is_begun)
             return
+        if not self._unwritten:
+            self._heard_s = time.monotonic()
         self._unwritten[writing] = entry.id
         writing.add_done_callback(partial(self._end_writing, entry, is_begun))
 
+    async def admit(self) -> None:
+        """Wait until the disk may take one more response, before it is computed; `room` has to follow behind `keep`.
+
+        Raises:
+            ApiError: 503, the disk does not answer, and has as much to write as is kept for it.
+        """
+        if len(self._unwritten) > MAX_UNWRITTEN and not self._is_silent:
+            await self.room()
+        if len(self._unwritten) > MAX_UNWRITTEN and not self._is_ending:
+            self._note_silence()
+            raise _failed("a response to be kept can't be made: store false makes one that is not")
+
     async def written(self) -> None:
-        """Wait until the disk has, or has not taken, what was sent to it, or the end has come."""
+        """Wait until the disk has, or has not taken, what was sent to it, is silent for long, or the end has come."""
         if self._unwritten:
             await self._done(next(reversed(self._unwritten)))
 
     async def room(self) -> None:
-        """Wait until not too many responses are on their way to the disk, of those that are now, or the end has
-        come."""
+        """Wait until not too many responses are on their way to the disk, of those that are now, it is silent for
+        long, or the end has come."""
         if len(self._unwritten) > MAX_UNWRITTEN:
             await self._done(list(self._unwritten)[-MAX_UNWRITTEN - 1])
 
-    async def _done(self, writing: asyncio.Future[None]) -> None:
-        if self._is_ending:
-            return
+    @property
+    def _is_silent(self) -> bool:
+        """Whether the disk has had something to write for long, and wrote nothing."""
+        return bool(self._unwritten) and time.monotonic() - self._heard_s >= DISK_TIMEOUT_S
+
+    async def _done(self, work: asyncio.Future[None]) -> None:
+        while not (work.done() or self._is_ending or self._is_silent):
+            left_s = DISK_TIMEOUT_S - (time.monotonic() - self._heard_s)
+            await asyncio.wait((work, self._ending()), timeout=max(left_s, 0.0), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _asked(self, question: Coroutine[Any, Any, T]) -> T:
+        """Return what the disk says; a TimeoutError where that is nothing for long, or the end comes before it."""
+        asked = asyncio.create_task(question)
+        try:
+            await asyncio.wait((asked, self._ending()), timeout=DISK_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                self._note_silence()
+                raise TimeoutError("the server ends" if self._is_ending else _SILENCE)
+            found = asked.result()
+        finally:
+            asked.cancel()
+        if self._error == _SILENCE and not self._is_silent:
+            self._error = None
+        return found
+
+    def _note_silence(self) -> None:
+        if self._error is None and not self._is_ending:
+            self._error = _SILENCE
+            logger.error("the disk that responses are kept on: %s", _SILENCE)
+
+    def _ending(self) -> asyncio.Future[None]:
+        """What is done at the end."""
         if self._end is None:
             self._end = asyncio.get_running_loop().create_future()
-        await asyncio.wait((writing, self._end), return_when=asyncio.FIRST_COMPLETED)
+        if self._is_ending and not self._end.done():
+            self._end.set_result(None)
+        return self._end
 
     def _end_writing(self, entry: StoredResponse, is_begun: bool, writing: asyncio.Future[None]) -> None:
         self._unwritten.pop(writing)
+        self._heard_s = time.monotonic()
         self._note(entry, writing.exception(), is_begun=is_begun)
 
     def _note(self, entry: StoredResponse, error: BaseException | None, *, is_begun: bool) -> None:
@@ -141,7 +194,7 @@ class Archive:
             if self._error is None:
                 logger.error("response %s, and what follows, is kept in memory alone: %s", entry.id, error)
             self._error = str(error)
-            self._num_unkept += entry.id not in self._stale
+            self._num_unkept += not (entry.id in self._stale or entry.id in self._unkept)
             if entry.id in self._begun or entry.id in self._stale:
                 self._begun.discard(entry.id)
                 self._stale[entry.id] = entry
@@ -172,10 +225,9 @@ class Archive:
         """
         if self._disk is not None and response_id not in self._unkept:
             try:
-                async with asyncio.timeout(DISK_TIMEOUT_S):
-                    await self._disk.remove(response_id)
+                await self._asked(self._disk.remove(response_id))
             except Exception as exc:  # as of `keep`: a disk may fail in any way
-                logger.error("response %s can't be removed from disk: %s", response_id[:100], _reason(exc))
+                logger.error("response %s can't be removed from disk: %s", response_id[:100], exc)
                 raise _failed(f"response {response_id[:100]!r} can't be removed") from exc
             self._begun.discard(response_id)
             self._stale.pop(response_id, None)
@@ -203,10 +255,6 @@ class Archive:
             names = list(dict.fromkeys(self._unwritten.values()))
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
             logger.error("%d responses are not on disk: %s%s", len(names), ", ".join(names[:MAX_NAMES]), more)
-
-
-def _reason(exc: Exception) -> str:
-    return f"nothing came within {DISK_TIMEOUT_S:g} s" if isinstance(exc, TimeoutError) else str(exc)
 
 
 def _failed(what: str) -> ApiError:

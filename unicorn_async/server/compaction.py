@@ -52,7 +52,7 @@ async def open_compaction(service: Service, request: CompactRequest) -> Compacti
     Raises:
         UnicornError: refused; nothing is left behind.
     """
-    model = await service.models.model(request.model)
+    model = await service.model(request.model)
     engine = model.engine
     conversation = await service.responses.earlier(request.previous_response_id) + request.messages
     check_calls(conversation, "input")

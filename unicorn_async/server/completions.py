@@ -38,7 +38,7 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     Raises:
         UnicornError: refused; nothing is left behind.
     """
-    model = await service.models.model(request.model)
+    model = await service.model(request.model)
     engine = model.engine
     check_calls(request.messages, "messages")
     plan = ToolPlan.of(engine.tokenizer, request.tools.use)

@@ -40,7 +40,7 @@ async def open_embeddings(service: Service, request: EmbeddingRequest) -> Embedd
     Raises:
         UnicornError: refused; nothing is left behind.
     """
-    model = await service.models.model(request.model)
+    model = await service.model(request.model)
     engine = model.engine
     size = request.dimensions or engine.embedding_size
     if size > engine.embedding_size:

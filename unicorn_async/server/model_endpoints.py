@@ -40,6 +40,7 @@ class ModelEndpoints:
         self._options = service.options
         self._access = service.access
         self._models = service.models
+        self._check_open = service.check_open
         self._started_at = int(time.time())
         self._reading = asyncio.Lock()  # one at a time: each takes a thread
 
@@ -77,11 +78,13 @@ class ModelEndpoints:
 
     async def _load(self, request: Request) -> Response:
         wanted = parse_load_request(await read_object(request, self._options))
+        self._check_open()
         change = await self._models.load(wanted.choice, when_idle=wanted.when_idle)
         return await self._report(change, wait=wanted.wait)
 
     async def _unload(self, request: Request) -> Response:
         wanted = parse_unload_request(await read_object(request, self._options, may_be_empty=True))
+        self._check_open()
         name = self._models.state.name
         if wanted.model is not None and wanted.model != name:
             message = f"model: {wanted.model!r} is not served here; this server has {name!r}"

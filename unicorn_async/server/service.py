@@ -107,7 +107,9 @@ class Service:
         Raises:
             UnicornError: refused; nothing is left behind.
         """
-        model = await self.models.model(request.model)
+        model = await self.model(request.model)
+        if request.store:
+            await self.responses.archive.admit()
         engine = model.engine
         conversation = await self.responses.earlier(request.previous_response_id, local) + request.messages
         check_calls(conversation, "input")
@@ -200,7 +202,7 @@ class Service:
 
     async def input_tokens(self, request: ResponsesRequest) -> int:
         """Return how many tokens the prompt of a request has; raises as `open_response` does."""
-        model = await self.models.model(request.model)
+        model = await self.model(request.model)
         conversation = await self.responses.earlier(request.previous_response_id) + request.messages
         return len(await self._prompt(model.engine, request, conversation))
 
@@ -252,13 +254,22 @@ class Service:
         queue = QueueWait(partial(model.engine.is_waiting, request_id), options.queue_timeout_s)
         return await model.generate(stream, keepalive_s=options.keepalive_s, queue=queue, on_close=lease.release)
 
+    def check_open(self) -> None:
+        """Raise an ApiError, 503, if the server is about to end, and takes nothing more."""
+        if self.is_draining:
+            raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
+
+    async def model(self, name: str | None = None) -> ServedModel:
+        """Return the model to answer a request with; raises as `check_open`, and as the host's `model`."""
+        self.check_open()
+        return await self.models.model(name)
+
     def places(self, number: int) -> list[Lease]:
         """Claim places for so many requests of who asks, all or none; who has claimed one gives it back.
 
         Raises:
             ApiError: 429, the client has no such room; 503, the server is about to end.
         """
-        if self.is_draining:
-            raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
+        self.check_open()
         client = asking.get()
         return self._requests.claim_each(client.name, number, limit=client.max_requests)

@@ -33,7 +33,7 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
     Raises:
         UnicornError: refused; nothing is left behind.
     """
-    model = await service.models.model(request.model)
+    model = await service.model(request.model)
     await _check_form(model, request.format)
     tokenizer = model.engine.tokenizer
     wanted = with_recommended(service.options, model.engine, request.sampling, request.left_out)

@@ -40,7 +40,7 @@ class TokenizerEndpoints:
         from unicorn_async.server.protocol.tokenize_request import parse_tokenize_request
 
         wanted = parse_tokenize_request(await self._read(request))
-        engine = (await self._service.models.model(wanted.model)).engine
+        engine = (await self._service.model(wanted.model)).engine
         tokenizer, service = engine.tokenizer, self._service
         if wanted.text is None:
             ids = await service.prompts.encode_chat(tokenizer, merge_system(None, wanted.messages), wanted.template)
@@ -66,7 +66,7 @@ class TokenizerEndpoints:
         from unicorn_async.server.protocol.tokenize_request import parse_detokenize_request
 
         ids, name = parse_detokenize_request(await self._read(request))
-        tokenizer = (await self._service.models.model(name)).engine.tokenizer
+        tokenizer = (await self._service.model(name)).engine.tokenizer
         beyond = next((number for number in ids if number >= tokenizer.vocab_size), None)
         if beyond is not None:
             message = f"tokens: expected 0 to {tokenizer.vocab_size - 1}, got {beyond}"
@@ -78,7 +78,7 @@ class TokenizerEndpoints:
         from unicorn_async.server.protocol.tokenize_request import parse_template_request
 
         messages, options, name = parse_template_request(await self._read(request))
-        tokenizer = (await self._service.models.model(name)).engine.tokenizer
+        tokenizer = (await self._service.model(name)).engine.tokenizer
         with naming("messages"):
             text = await self._service.prompts.chat_text(tokenizer, merge_system(None, messages), options)
         return json_response(encode_object({"prompt": text}))
