@@ -20,8 +20,9 @@ T = TypeVar("T")
 class DaemonThreads:
     """Does work in the order in which it comes, in as many of `count` threads as the system allows.
 
-    They are daemons: one that a disk holds for ever keeps no process from its end. The last one that ends calls
-    `on_end`. An event loop starts, begins and closes.
+    They are daemons: the process does not wait for one that a disk holds for ever. Where the kernel does not let a
+    thread go, its process has ended, and is gone when the disk answers. The last one that ends calls `on_end`. An event
+    loop starts, begins and closes.
     """
 
     def __init__(self, name: str, count: int, on_end: Callable[[], None] = lambda: None) -> None:
