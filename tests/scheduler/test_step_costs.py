@@ -130,6 +130,22 @@ def test_a_time_of_nothing_says_nothing() -> None:
     assert costs.seconds(16) == FLAT[16]
 
 
+def test_of_few_gaps_the_shortest_counts_and_not_for_long() -> None:
+    costs = costs_of(FLAT)
+    costs._gaps.clear()
+    costs.observe_gap(100.0)
+    assert (costs.gap_s, worth(costs, 0.9)) == (100.0, 0)
+    costs.observe_gap(0.1)
+    costs.observe_gap(50.0)
+    assert costs.gap_s == 0.1 and worth(costs, 0.9) > 0
+    for _ in range(32):
+        costs.observe(1, 1.0)
+    assert costs.gap_s == 0.0
+    for _ in range(3):
+        costs.observe_gap(0.2)
+    assert costs.gap_s == 0.2  # the median of many
+
+
 def test_a_gap_of_long_ago_keeps_nobody_from_trying() -> None:
     costs = costs_of(FLAT, gap_s=100.0)
     assert worth(costs, 0.9) == 0

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _KEPT = 5  # times of each size
 _FEW = 2  # with fewer a size is taken to be as fast as a smaller one, and so is tried
 _FORGOTTEN_AFTER = 512  # steps of other sizes
+_DOUBTED_AFTER = 32  # steps, of a gap while few are known: one that was long for once would keep all from trying
 _LEAST_GAIN = 1.05
 
 
@@ -53,9 +54,15 @@ class StepCosts:
 
     @property
     def gap_s(self) -> float:
-        """Seconds that the device waits for such a step; 0 where that is not known, or was long ago."""
-        is_fresh = self._num_steps - self._last_gap < _FORGOTTEN_AFTER
-        return median(self._gaps) if self._gaps and is_fresh else 0.0
+        """Seconds that the device waits for such a step; 0 where that is not known, or was long ago.
+
+        Of few the shortest counts: the others may have waited for what was there for the first time.
+        """
+        are_few = len(self._gaps) < _KEPT
+        is_fresh = self._num_steps - self._last_gap < (_DOUBTED_AFTER if are_few else _FORGOTTEN_AFTER)
+        if not self._gaps or not is_fresh:
+            return 0.0
+        return min(self._gaps) if are_few else median(self._gaps)
 
     def seconds(self, num_tokens: int) -> float:
         """Return what a step of so many tokens is taken to need; 0 where nothing is known of those that are smaller.
