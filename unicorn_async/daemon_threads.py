@@ -29,7 +29,7 @@ class DaemonThreads:
         self._name, self._count, self._on_end = name, count, on_end
         self._queue: SimpleQueue[tuple[str, Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._doing: dict[str, str] = {}  # what a thread is at, by its name
+        self._doing: dict[str, tuple[str, float]] = {}  # what a thread is at, and since when, by its name
         self._num_running = 0
         self._counting = threading.Lock()
 
@@ -61,6 +61,12 @@ class DaemonThreads:
         self._queue.put((what, work, future))
         return future
 
+    @property
+    def busy_s(self) -> float:
+        """For how many seconds a thread has been at what it does now, the one that has been for longest; 0 if none
+        is at anything."""
+        return max((time.monotonic() - since_s for _, since_s in dict(self._doing).values()), default=0.0)
+
     def close(self, patience_s: float) -> list[str]:
         """Leave out what was not begun, and wait for the rest; returns which threads are still at what."""
         with contextlib.suppress(Empty):
@@ -71,7 +77,7 @@ class DaemonThreads:
         deadline = time.monotonic() + patience_s
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
-        doing = dict(self._doing)
+        doing = {name: what for name, (what, _) in dict(self._doing).items()}
         return [f"{thread.name} ({doing.get(thread.name, 'ending')})" for thread in self._threads if thread.is_alive()]
 
     def _run(self) -> None:
@@ -91,7 +97,7 @@ class DaemonThreads:
         what, work, future = item
         if future.cancelled():
             return True
-        self._doing[name] = what
+        self._doing[name] = (what, time.monotonic())
         result, error = None, None
         try:
             result = work()

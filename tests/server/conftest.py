@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.server.fake_engine import FakeEngine
 from unicorn_async.server import ServerOptions, serve
+from unicorn_async.server.disk_store import DiskStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.engine.types import EngineAPI
     from unicorn_async.server import ModelHost
+    from unicorn_async.server.store import StoredResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +69,16 @@ async def served(engine: FakeEngine) -> AsyncIterator[Served]:
     """The fake engine, served."""
     async with serving(engine) as found:
         yield found
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A disk that takes nothing before the event is set."""
+    goes_on, put = threading.Event(), DiskStore._put
+
+    def slow_put(store: DiskStore, entry: StoredResponse) -> None:
+        assert goes_on.wait(10)
+        put(store, entry)
+
+    monkeypatch.setattr(DiskStore, "_put", slow_put)
+    return goes_on

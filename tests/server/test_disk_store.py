@@ -220,19 +220,6 @@ async def test_a_full_disk_ends_no_answer_and_is_told_of_until_it_takes_response
         assert found == [200, 404, 404, 200]
 
 
-@pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """A disk that takes nothing before the event is set."""
-    goes_on, put = threading.Event(), DiskStore._put
-
-    def slow_put(store: DiskStore, entry: StoredResponse) -> None:
-        assert goes_on.wait(10)
-        put(store, entry)
-
-    monkeypatch.setattr(DiskStore, "_put", slow_put)
-    return goes_on
-
-
 async def test_places_are_given_back_before_a_slow_disk_has_what_was_answered(
     tmp_path: Path, engine: FakeEngine, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,56 +301,6 @@ async def test_a_response_that_is_deleted_before_the_disk_has_it_does_not_come_b
         slow_disk.set()
         assert (await deleting).status_code == 200
         assert (await client.get(f"/v1/responses/{name}")).status_code == 404
-
-
-async def test_a_disk_that_is_silent_is_told_of_and_what_is_to_be_kept_is_refused_before_it_is_computed(
-    tmp_path: Path, engine: FakeEngine, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive_module, "DISK_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(archive_module, "MAX_UNWRITTEN", 1)
-    options = ServerOptions(store_file=tmp_path / "a.db")
-    async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
-
-        async def ask(**fields: object) -> httpx.Response:
-            return await client.post("/v1/responses", json={"input": "Hi", **fields})
-
-        async def store_error() -> str | None:
-            found: str | None = (await client.get("/health")).json()["store"]["error"]
-            return found
-
-        assert await store_error() is None
-        assert [(await ask()).status_code for _ in range(2)] == [200, 200]
-        refused = await ask()
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_failed")
-        assert "store false" in refused.json()["error"]["message"] and int(refused.headers["retry-after"]) > 0
-        assert len(engine.calls) == 2
-        assert "nothing came within" in str(await store_error())
-        assert "unicorn_store_failing 1\n" in (await client.get("/metrics")).text
-        unknown = await client.get("/v1/responses/resp_nothere")
-        assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "store_failed")
-        assert (await ask(store=False)).status_code == 200
-        slow_disk.set()
-        async with asyncio.timeout(5):
-            while await store_error() is not None:
-                pass
-        assert (await ask()).status_code == 200
-
-
-async def test_who_reads_from_a_disk_that_hangs_is_answered_at_the_end(
-    tmp_path: Path, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive_module, "END_S", 0.01)
-    archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=tmp_path / "a.db"))
-    archive.keep(entry("a"))
-    asking = [asyncio.create_task(archive.recall("b")), asyncio.create_task(archive.remove("b"))]
-    async with asyncio.timeout(5):
-        await asyncio.sleep(0)
-        archive.end()
-        for one in asking:
-            with pytest.raises(ApiError, match="the disk that responses are kept on fails"):
-                await one
-        await archive.close()
-    slow_disk.set()
 
 
 async def test_a_response_that_a_full_disk_refuses_twice_counts_once(

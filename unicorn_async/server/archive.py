@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from unicorn_async.server.disk_store import DiskStore
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.store import ResponseStore, StoredResponse
@@ -64,9 +62,10 @@ class Archive:
         self._unwritten: dict[asyncio.Future[None], str] = {}  # names of responses, in the order of their writing
         self._error: str | None = None
         self._num_unkept = 0
-        self._heard_s = 0.0  # when the disk last wrote something, or had nothing to write before
+        self._is_silence_told = False  # in the log
         self._is_ending = False
         self._end: asyncio.Future[None] | None = None  # for which those look who wait for the disk
+        self._unanswered: set[asyncio.Future[Any]] = set()  # asked of the disk, and by the end not answered
         self._max_names = options.max_stored
         self._unkept: dict[str, None] = {}  # names of the last ones of which the disk has nothing
         self._begun: set[str] = set()  # names of answers under way of which the disk has the beginning
@@ -98,6 +97,8 @@ class Archive:
                 return
             try:
                 entry = await self._asked(self._disk.get(response_id))
+            except _EndedError as exc:
+                raise _failed("the server ends") from exc
             except Exception as exc:  # of the disk, or of bytes that are no response
                 logger.error("response %s can't be read from disk: %s", response_id[:100], exc)
                 raise _failed(f"response {response_id[:100]!r} can't be read") from exc
@@ -117,8 +118,6 @@ class Archive:
         except RuntimeError as exc:  # it is closed: the server has ended, and this client was slow
             self._note(entry, exc, is_begun=is_begun)
             return
-        if not self._unwritten:
-            self._heard_s = time.monotonic()
         self._unwritten[writing] = entry.id
         writing.add_done_callback(partial(self._end_writing, entry, is_begun))
 
@@ -126,12 +125,15 @@ class Archive:
         """Wait until the disk may take one more response, before it is computed; `room` has to follow behind `keep`.
 
         Raises:
-            ApiError: 503, the disk does not answer, and has as much to write as is kept for it.
+            ApiError: 503, the disk does not answer, or not in time, and has as much to write as is kept for it.
         """
-        if len(self._unwritten) > MAX_UNWRITTEN and not self._is_silent:
-            await self.room()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISK_TIMEOUT_S):
+                while len(self._unwritten) > MAX_UNWRITTEN and not (self._is_silent or self._is_ending):
+                    await self.room()
+                    await asyncio.sleep(0)  # what has just been written is taken off
         if len(self._unwritten) > MAX_UNWRITTEN and not self._is_ending:
-            self._note_silence()
+            self._tell_silence()
             raise _failed("a response to be kept can't be made: store false makes one that is not")
 
     async def written(self) -> None:
@@ -147,33 +149,41 @@ class Archive:
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the disk has had something to write for long, and wrote nothing."""
-        return bool(self._unwritten) and time.monotonic() - self._heard_s >= DISK_TIMEOUT_S
+        """Whether the disk has been at one thing for long."""
+        return self._disk is not None and self._disk.busy_s >= DISK_TIMEOUT_S
 
     async def _done(self, work: asyncio.Future[None]) -> None:
-        while not (work.done() or self._is_ending or self._is_silent):
-            left_s = DISK_TIMEOUT_S - (time.monotonic() - self._heard_s)
-            await asyncio.wait((work, self._ending()), timeout=max(left_s, 0.0), return_when=asyncio.FIRST_COMPLETED)
+        while self._disk is not None and not (work.done() or self._is_ending or self._is_silent):
+            left_s = max(DISK_TIMEOUT_S - self._disk.busy_s, 0.0)
+            await asyncio.wait((work, self._ending()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _asked(self, question: Coroutine[Any, Any, T]) -> T:
-        """Return what the disk says; a TimeoutError where that is nothing for long, or the end comes before it."""
-        asked = asyncio.create_task(question)
+    async def _asked(self, asked: asyncio.Future[T]) -> T:
+        """Return what the disk says; a TimeoutError where that is nothing for long, and an _EndedError where the end
+        comes before it: `close` waits for it then."""
         try:
             await asyncio.wait((asked, self._ending()), timeout=DISK_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
-                self._note_silence()
-                raise TimeoutError("the server ends" if self._is_ending else _SILENCE)
-            found = asked.result()
+            if asked.done():
+                self._hear()
+                return asked.result()
+            if self._is_ending:
+                self._unanswered.add(asked)
+                asked.add_done_callback(self._unanswered.discard)
+                raise _EndedError
+            self._tell_silence()
+            raise TimeoutError(_SILENCE)
         finally:
-            asked.cancel()
-        if self._error == _SILENCE and not self._is_silent:
-            self._error = None
-        return found
+            if asked not in self._unanswered:
+                asked.cancel()
 
-    def _note_silence(self) -> None:
-        if self._error is None and not self._is_ending:
-            self._error = _SILENCE
+    def _tell_silence(self) -> None:
+        if self._is_silent and not self._is_silence_told:
+            self._is_silence_told = True
             logger.error("the disk that responses are kept on: %s", _SILENCE)
+
+    def _hear(self) -> None:
+        if self._is_silence_told:
+            self._is_silence_told = False
+            logger.warning("the disk that responses are kept on answers again")
 
     def _ending(self) -> asyncio.Future[None]:
         """What is done at the end."""
@@ -185,7 +195,7 @@ class Archive:
 
     def _end_writing(self, entry: StoredResponse, is_begun: bool, writing: asyncio.Future[None]) -> None:
         self._unwritten.pop(writing)
-        self._heard_s = time.monotonic()
+        self._hear()
         self._note(entry, writing.exception(), is_begun=is_begun)
 
     def _note(self, entry: StoredResponse, error: BaseException | None, *, is_begun: bool) -> None:
@@ -226,6 +236,8 @@ class Archive:
         if self._disk is not None and response_id not in self._unkept:
             try:
                 await self._asked(self._disk.remove(response_id))
+            except _EndedError as exc:
+                raise _failed("the server ends") from exc
             except Exception as exc:  # as of `keep`: a disk may fail in any way
                 logger.error("response %s can't be removed from disk: %s", response_id[:100], exc)
                 raise _failed(f"response {response_id[:100]!r} can't be removed") from exc
@@ -245,16 +257,20 @@ class Archive:
         if self._disk is None:
             return
         self._send_again()
-        while self._unwritten:
-            (written, _) = await asyncio.wait((next(iter(self._unwritten)),), timeout=END_S)
-            if not written:
+        while waiting := [*self._unwritten, *self._unanswered]:
+            done, _ = await asyncio.wait(waiting[:1], timeout=END_S)
+            if not done:
                 break
-        if left := await self._disk.close(0.0 if self._unwritten else END_S):
+        if left := await self._disk.close(0.0 if waiting else END_S):
             logger.error("the disk that responses are kept on: %s: no answer within %g s of the end", left[0], END_S)
         if self._unwritten:
             names = list(dict.fromkeys(self._unwritten.values()))
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
             logger.error("%d responses are not on disk: %s%s", len(names), ", ".join(names[:MAX_NAMES]), more)
+
+
+class _EndedError(Exception):
+    """The server ends before the disk has answered."""
 
 
 def _failed(what: str) -> ApiError:

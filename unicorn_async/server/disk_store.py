@@ -64,14 +64,20 @@ class DiskStore:
                 raise ConfigError(f"{path}: responses can't be kept there: {reason}") from exc
             opened.pop_all()
 
-    async def get(self, response_id: str) -> StoredResponse | None:
+    @property
+    def busy_s(self) -> float:
+        """For how many seconds the disk has been at what it does now; 0 if nothing is asked of it."""
+        return self._threads.busy_s
+
+    def get(self, response_id: str) -> asyncio.Future[StoredResponse | None]:
         """Return a response, None if it is not there.
 
         Raises:
-            sqlite3.Error: the disk does not give it.
+            sqlite3.Error: the disk does not give it; it is the future's, as the next ones are.
             ValueError, TypeError: it is damaged.
+            RuntimeError: the store is closed; not the future's.
         """
-        return await self._begin("reading", partial(self._get, response_id))
+        return self._begin("reading", partial(self._get, response_id))
 
     def put(self, entry: StoredResponse) -> asyncio.Future[None]:
         """Keep a response, before all that is asked for later; it is on its way to the disk when the future is done.
@@ -82,13 +88,14 @@ class DiskStore:
         """
         return self._begin("writing", partial(self._put, entry))
 
-    async def remove(self, response_id: str) -> None:
+    def remove(self, response_id: str) -> asyncio.Future[None]:
         """Forget a response.
 
         Raises:
-            sqlite3.Error: the disk does not take that.
+            sqlite3.Error: the disk does not take that; it is the future's.
+            RuntimeError: the store is closed.
         """
-        await self._begin("removing", partial(self._remove, response_id))
+        return self._begin("removing", partial(self._remove, response_id))
 
     async def close(self, patience_s: float) -> list[str]:
         """Close the file behind what is under way, and leave out what was not begun.
