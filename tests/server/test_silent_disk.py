@@ -210,19 +210,18 @@ async def test_a_service_that_nobody_has_stopped_waits_for_no_disk_that_hangs(
 ) -> None:
     monkeypatch.setattr(archive_module, "END_S", 0.01)
     monkeypatch.setattr(archive_module, "MAX_UNWRITTEN", 0)
-    engine.hold[1] = asyncio.Event()
-    has_begun = asyncio.Event()
+    is_told = asyncio.Event()
 
     async def see(event: str) -> None:
-        if "output_text.delta" in event:
-            has_begun.set()
+        if "response.completed" in event:
+            is_told.set()
 
     service = Service(ModelHost.around(engine), ServerOptions(store_file=tmp_path / "a.db"))
     asked = parse_object(json.dumps({"input": "Hi", "background": True}))
     async with asyncio.timeout(5), service.models, service.running():
         answer = await service.open_background(parse_responses_request(asked, defaults=SamplingParams()))
         following = asyncio.create_task(answer.log.follow(Retrieval().after, see))
-        await has_begun.wait()
+        await is_told.wait()  # it is closed behind this, with a disk to wait for
     await following
     slow_disk.set()
 
