@@ -14,7 +14,7 @@ from unicorn_async.background import run_to_end
 from unicorn_async.daemon_threads import DaemonThreads
 from unicorn_async.errors import CacheError, ConfigError
 from unicorn_async.server.store import StoredResponse
-from unicorn_async.server.store_lock import lock_again, lock_file, lock_store
+from unicorn_async.server.store_lock import drop_lock, lock_again, lock_file, lock_store
 from unicorn_async.tokenizer import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -54,8 +54,10 @@ class DiskStore:
         self._is_closed = False
         with contextlib.ExitStack() as opened:
             try:
-                self._lock = lock_store(path)
+                self._lock, is_made = lock_store(path)
                 opened.callback(os.close, self._lock)
+                if is_made:
+                    opened.callback(drop_lock, path)
                 self._open()
                 opened.callback(self._opened.close)
                 self._threads.start()
