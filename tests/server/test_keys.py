@@ -174,6 +174,14 @@ async def test_the_log_names_whose_key_asks(serve_with: ServeWith) -> None:
     assert ["anna at 127.0.0.1:" in line for line in lines] == [True, False, True], lines
 
 
+def test_a_new_key_under_an_old_name_finds_nothing_that_was_computed_for_the_old_one() -> None:
+    salts = set()
+    for keys in ((ApiKey("guest", "old"),), (ApiKey("guest", "new"),)):
+        access = Access(ServerOptions(api_keys=keys))
+        salts.add(access.check({"authorization": f"Bearer {keys[0].key}"}).cache_salt)
+    assert len(salts) == 2 and "" not in salts
+
+
 @pytest.mark.parametrize("shares", [False, True])
 async def test_what_is_computed_of_a_key_s_prompts_is_there_for_others_if_they_share(
     serve_with: ServeWith, engine: FakeEngine, shares: bool

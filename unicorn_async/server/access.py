@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import ipaddress
 from dataclasses import replace
@@ -45,7 +46,8 @@ class Access:
             spellings, number = _spellings(key), self._num_keys + 1
             number = known.get((spellings, key.name), number)
             self._num_keys = max(self._num_keys, number)
-            salt = "" if self._shares else f"key {key.name}"
+            # Who has another key under the same name is not told by it what the one before has asked.
+            salt = "" if self._shares else f"key {key.name} {hashlib.sha256(key.key.encode()).hexdigest()}"
             renewed.append((spellings, Client(key.name, key.rights, key.max_requests, number, salt)))
         self._keys = renewed
 
