@@ -50,6 +50,7 @@ class PlaneUse(Enum):
     ZEROS = "zero points"
     CHECKED_ZEROS = "zero points that the format has of itself"
     GROUPS = "groups of columns"
+    ORDER = "groups by which columns are sorted"
 
     @property
     def is_for_units(self) -> bool:
@@ -86,7 +87,8 @@ class Plane:
     A value (of zero points a word) is for `row_block` rows and `column_block` columns, and a line of the tensor has
     `width` of them: those of the same rows, or where `is_turned` those of the same columns. Zero points have `bits`
     each, `added` is to be added to them, and those that are checked have to be `expected`; `even_first` is AWQ's order.
-    Of groups `expected` is how many columns each has. Scales of U8 are `nested`.
+    Of groups `expected` is how many columns each has. Scales of U8 are `nested`. Codes whose columns the device sorts
+    have the `groups` of these.
     """
 
     use: PlaneUse
@@ -104,6 +106,7 @@ class Plane:
     expected: int = 0
     even_first: bool = False
     nested: Nested | None = None
+    groups: Piece | None = None
 
     @property
     def line_bytes(self) -> int:
@@ -113,6 +116,8 @@ class Plane:
     @property
     def beside(self) -> tuple[Piece, ...]:
         """What is needed wherever lines of it are."""
+        if self.groups is not None:
+            return (self.groups,)
         return () if self.nested is None else (self.nested.levels, self.nested.scales)
 
     @property
@@ -126,15 +131,24 @@ MOST_UNIT = 64  # columns of a unit of the formats below
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a matrix lies in a file: its codes, and the tensors beside them."""
+    """How a matrix lies in a file: its codes, and the tensors beside them.
+
+    Its columns are sorted by the groups of the plane `order`, where there is one. Equal orders have equal digests.
+    """
 
     codes: Codes
     planes: tuple[Plane, ...]
+    order: Plane | None = None
+    order_digest: str = ""
 
     @property
     def plane_bytes(self) -> int:
         """Bytes of all planes."""
-        return sum(plane.nbytes + sum(piece.nbytes for piece in plane.beside) for plane in self.planes)
+        own = sum(
+            plane.nbytes + sum(piece.nbytes for piece in plane.beside if piece is not plane.groups)
+            for plane in self.planes
+        )
+        return own + (0 if self.order is None else self.order.nbytes)
 
     def rounding(self, quant_format: QuantFormat) -> str:
         """What becomes of scales that the device keeps in another type, and how far off that may be; "" if in none."""

@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.builders import SIZES, write
-from tests.engine.packed_files import nf4
+from tests.engine.packed_files import gptq, nf4
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.packed.method import joined, packed_method
 from unicorn_async.checkpoint.source_tensor import SourceTensor
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.packing import Codes, PlaneUse
 from unicorn_async.tensor import QuantFormat
+from unicorn_async.weights.column_order import check_order, check_orders
 from unicorn_async.weights.packed import check_packed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
 STEM = "model.layers.0.mlp.up_proj"
 STATE = "quant_state.bitsandbytes__nf4"
@@ -95,6 +98,7 @@ GROUPS = tensor("weight_scale", "BF16", 200, 5)
         (GPTQ, COLUMNS, "25 rows, expected a multiple of 8"),
         (GPTQ, (*ROWS, tensor("weight", "F16", 200, 320)), r"qweight': '.*up_proj.weight' is there as well"),
         (GPTQ, (*ROWS, tensor("g_idx", "I32", 321)), r"g_idx': expected I32 \[320\], got I32 \[321\]"),
+        ({**GPTQ, "desc_act": True}, ROWS, r"qweight': there is no '.*up_proj.g_idx'"),
         ({**GPTQ, "group_size": 0}, (), "group_size: expected a positive integer or -1, got 0"),
         ({**GPTQ, "sym": "yes"}, (), "sym: expected true or false, got yes"),
         (compressed(INT4), (PACKED,), r"weight_packed': there is no '.*up_proj.weight_scale'"),
@@ -120,7 +124,6 @@ def test_what_does_not_fit_is_refused(
             (tensor("weight", "F8_E4M3", 4, 200, 320),),
             r"in the shape \[4, 200, 320\], expected one matrix",
         ),
-        ({**GPTQ, "desc_act": True}, (), "desc_act: True is not supported, expected false, or static_groups with it"),
     ],
 )
 def test_what_can_not_be_read_is_refused_by_its_name(
@@ -171,3 +174,54 @@ def test_what_bitsandbytes_says_of_a_matrix_has_to_fit(
     directory = write(tmp_path, files, config={"architectures": ["Test"], "quantization_config": NF4})
     with pytest.raises(CheckpointError, match=message):
         Checkpoint.read(directory)
+
+
+def act_order(folder: Path, groups: NDArray[np.int32], columns: int = 192) -> Checkpoint:
+    """A checkpoint of one matrix whose columns are in these groups of 64."""
+    value = np.random.default_rng(0).standard_normal((16, columns)).astype(np.float32)
+    files = {name: (dtype, shape, data) for name, dtype, shape, data in gptq(4, 64)(STEM, value)[0]}
+    files[f"{STEM}.g_idx"] = ("I32", groups.shape, groups.tobytes())
+    quantization = {**GPTQ, "desc_act": True}
+    return Checkpoint.read(
+        write(folder, files, config={"architectures": ["Test"], "quantization_config": quantization})
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "group", "error", "message"),
+    [
+        (5, -1, CheckpointError, "up_proj.g_idx': column 5 is in group -1, expected 0 to 2"),
+        (5, 3, CheckpointError, "up_proj.g_idx': column 5 is in group 3, expected 0 to 2"),
+        (5, 2**31 - 1, CheckpointError, "up_proj.g_idx': column 5 is in group 2147483647, expected 0 to 2"),
+        (5, 1, UnsupportedModelError, "up_proj.g_idx': group 0 has 63 columns, expected 64"),
+    ],
+)
+def test_groups_of_act_order_that_are_none_are_refused(
+    tmp_path: Path, column: int, group: int, error: type[Exception], message: str
+) -> None:
+    groups = (np.arange(192) // 64).astype(np.int32)
+    groups[column] = group
+    with pytest.raises(error, match=message):
+        act_order(tmp_path, groups)
+
+
+def test_groups_of_act_order_that_lie_side_by_side_are_no_order(tmp_path: Path) -> None:
+    groups = (np.arange(192) // 64).astype(np.int32)
+    plain = act_order(tmp_path / "plain", groups).tensors[f"{STEM}.weight"]
+    assert plain.packing is not None and plain.packing.order is None and not plain.packing.order_digest
+    turned = act_order(tmp_path / "turned", groups[::-1].copy()).tensors[f"{STEM}.weight"]
+    assert turned.packing is not None and turned.packing.order is not None
+    assert turned.packing.order.name == f"{STEM}.g_idx" and turned.whole_bytes == plain.whole_bytes
+
+
+def test_columns_in_an_order_are_refused_where_nothing_gathers_or_two_differ(tmp_path: Path) -> None:
+    groups = (np.arange(192) // 64).astype(np.int32)
+    first, second = (
+        act_order(tmp_path / str(turn), np.roll(groups, turn)).tensors[f"{STEM}.weight"] for turn in (1, 2)
+    )
+    with pytest.raises(UnsupportedModelError, match=r"'.*up_proj.qweight': columns in the groups of '.*g_idx'"):
+        check_order(first, is_gathered=False)
+    check_order(first, is_gathered=True)
+    check_orders([first, first])
+    with pytest.raises(UnsupportedModelError, match="are used as one, and their columns are in different groups"):
+        check_orders([first, second])

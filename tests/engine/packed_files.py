@@ -147,23 +147,38 @@ def words(codes: NDArray[np.int64], bits: int, axis: int, order: tuple[int, ...]
     return np.moveaxis(np.bitwise_or.reduce(parts << places, axis=-1), -1, axis).view(np.int32)
 
 
-def gptq(bits: int, group: int, *, symmetric: bool = True, version: int = 1, scale_type: str = "float16") -> Pack:
-    """GPTQ as AutoGPTQ and GPTQModel write it; zero points are one less in version 1."""
+def gptq(
+    bits: int,
+    group: int,
+    *,
+    symmetric: bool = True,
+    version: int = 1,
+    scale_type: str = "float16",
+    act_order: bool = False,
+) -> Pack:
+    """GPTQ as AutoGPTQ and GPTQModel write it; zero points are one less in version 1.
+
+    With `act_order` columns of a group lie anywhere, alike for all matrices of one input.
+    """
 
     def pack(stem: str, value: Floats) -> Packed:
-        found = in_groups(value, group, 1 << bits, symmetric=symmetric, scale_type=scale_type)
         columns = value.shape[1]
+        order = np.arange(columns)
+        if act_order:
+            np.random.default_rng([columns, stem.endswith("o_proj")]).shuffle(order)
+        value, places = value[:, order], np.argsort(order)
+        found = in_groups(value, group, 1 << bits, symmetric=symmetric, scale_type=scale_type)
         # Version 1 has no way to say zero.
         zeros = found.zeros if version == 2 else np.maximum(found.zeros, 1) - 1
         exact = found.exact + np.repeat(
             (found.zeros - zeros - (version == 1)) * found.scales, group or columns, axis=1
         ).astype(np.float32)
         return [
-            file(f"{stem}.qweight", "I32", words(found.codes.T, bits, 0)),
+            file(f"{stem}.qweight", "I32", words(found.codes[:, places].T, bits, 0)),
             file(f"{stem}.qzeros", "I32", words(zeros.T, bits, 1)),
             (f"{stem}.scales", *encode(found.scales.T, scale_type)),
-            file(f"{stem}.g_idx", "I32", (np.arange(columns) // (group or columns)).astype(np.int32)),
-        ], exact
+            file(f"{stem}.g_idx", "I32", (places // (group or columns)).astype(np.int32)),
+        ], exact[:, places]
 
     return pack
 

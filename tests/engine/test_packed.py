@@ -35,6 +35,7 @@ GPTQ = {
     "desc_act": False,
     "checkpoint_format": "gptq",
 }
+ACT_ORDER = {**GPTQ, "group_size": 32, "desc_act": True}
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False}
 COMPRESSED = {
     "quant_method": "compressed-tensors",
@@ -53,23 +54,53 @@ KEPT = ("layers.0.mlp.down_proj",)
         ("llama", AWQ, awq(64), "linear_quant_vec_uint4"),
         pytest.param("llama", GPTQ, gptq(4, 64), "linear_quant_vec_q4", marks=pytest.mark.whole("GPTQ's logits, too")),
         ("llama", COMPRESSED, compressed(4, 32, symmetric=False), "linear_quant_vec_uint4"),
+        ("llama", ACT_ORDER, gptq(4, 32, act_order=True), "linear_quant_vec_q4"),
+        pytest.param(
+            "qwen2",
+            {**ACT_ORDER, "bits": 8},
+            gptq(8, 32, act_order=True),
+            "linear_quant_vec_q8",
+            marks=pytest.mark.whole("biases and 8 bits beside columns in an order"),
+        ),
     ],
-    ids=["fp8-blocks", "fp8-experts", "awq", "gptq", "compressed"],
+    ids=["fp8-blocks", "fp8-experts", "awq", "gptq", "compressed", "act-order", "act-order-8"],
 )
 async def test_logits_are_those_of_the_weights_that_are_meant(
     tmp_path: Path, open_engine: OpenEngine, name: str, settings: dict[str, object], pack: Pack, kernel: str
 ) -> None:
     reference = golden(name)
+    is_sorted = settings.get("desc_act") is True
+    prompts = reference.prompts[0 if is_sorted else 1 : 3]  # the first has one token
     packed, dense = write_packed(name, tmp_path, settings, pack, kept=KEPT)
     async with open_engine(dense) as engine:
-        right = [await engine.logits(prompt) for prompt in reference.prompts[1:3]]
+        right = [await engine.logits(prompt) for prompt in prompts]
     async with open_engine(packed) as engine:
-        found = [await engine.logits(prompt) for prompt in reference.prompts[1:3]]
+        found = [await engine.logits(prompt) for prompt in prompts]
         await engine.loaded()
-        assert kernel in {name.split("[")[0] for name in engine.kernels}
+        kernels = {name.split("[")[0] for name in engine.kernels}
+        assert kernel in kernels and ("gather_columns" in kernels) == is_sorted
     differences = np.concatenate(found) - np.concatenate(right)
     errors = np.sqrt(np.mean(differences**2, axis=1)) / reference.deviation
     assert np.quantile(errors, 0.95) <= ACTIVATIONS  # others may take other experts where two weigh alike
+
+
+def test_only_what_reads_columns_in_an_order_has_them_gathered(tmp_path: Path) -> None:
+    packed, _ = write_packed("llama", tmp_path, ACT_ORDER, gptq(4, 32, act_order=True), kept=KEPT)
+    files = ModelFiles.read(packed)
+    orders = {dest.name: dest.shape for dest in files.plan.destinations if dest.is_order}
+    first = {"layers.0.qkv_order": (128,), "layers.0.o_order": (128,), "layers.0.gate_up_order": (128,)}
+    assert orders.items() >= first.items() and "layers.0.down_order" not in orders  # it is kept dense
+    assert orders["layers.1.down_order"] == (192,)
+    rows = {row.name: row for row in tensor_rows(files)}
+    assert rows["model.layers.1.mlp.down_proj.qweight"].transform.endswith("columns sorted by group")
+    plain, _ = write_packed("llama", tmp_path / "plain", {**ACT_ORDER, "desc_act": False}, gptq(4, 32))
+    assert not any(dest.is_order for dest in ModelFiles.read(plain).plan.destinations)
+
+
+def test_experts_with_columns_in_an_order_are_refused_by_name(tmp_path: Path) -> None:
+    packed, _ = write_packed("qwen3_moe", tmp_path, ACT_ORDER, gptq(4, 32, act_order=True))
+    with pytest.raises(UnsupportedModelError, match=r"experts.*columns in the groups of .*act-order"):
+        ModelFiles.read(packed)
 
 
 def test_packed_weights_are_told_as_what_they_are_and_stay_so(tmp_path: Path) -> None:

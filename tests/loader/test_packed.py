@@ -21,7 +21,8 @@ from unicorn_async.loader.range_check import RangeCounters
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.lora.plan import make_lora_plan
-from unicorn_async.tensor import QuantFormat, QuantTensor
+from unicorn_async.ops.columns import gather_columns
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
 from unicorn_async.weights.plan import WantedTensor, make_plan
 from unicorn_async.weights.row_order import HeadOrder, RowRun
 
@@ -41,9 +42,9 @@ CHUNK_BYTES = 128  # ends among the lines of most tensors
 HEADS = HeadOrder.rotary(16, rotary_rows=8, interleaved=True, num_heads=2)
 RUNS = (RowRun(8, 0, 8), RowRun(24, 8, 8), RowRun(0, 16, 8), RowRun(16, 24, 8))
 WANTED = (
-    WantedTensor("a.q.weight", (48, COLUMNS), 0, "qkv", 0, head_order=HEADS),
-    WantedTensor("a.k.weight", (40, COLUMNS), 0, "qkv", 48),
-    WantedTensor("b.up.weight", (32, COLUMNS), 1, "up", runs=RUNS),
+    WantedTensor("a.q.weight", (48, COLUMNS), 0, "qkv", 0, head_order=HEADS, is_gathered=True),
+    WantedTensor("a.k.weight", (40, COLUMNS), 0, "qkv", 48, is_gathered=True),
+    WantedTensor("b.up.weight", (32, COLUMNS), 1, "up", runs=RUNS, is_gathered=True),
 )
 CASES: dict[str, tuple[Mapping[str, object], Pack, QuantFormat]] = {}
 
@@ -73,6 +74,12 @@ CASES |= {
         {**_GPTQ, "sym": False, "checkpoint_format": "gptq_v2"},
         gptq(4, 64, symmetric=False, version=2),
         QuantFormat.UINT4,
+    ),
+    "gptq4-order": ({**_GPTQ, "group_size": 32, "desc_act": True}, gptq(4, 32, act_order=True), QuantFormat.INT4),
+    "gptq8-order": (
+        {**_GPTQ, "group_size": 32, "desc_act": True, "bits": 8},
+        gptq(8, 32, act_order=True),
+        QuantFormat.INT8,
     ),
     "gptq8": ({**_GPTQ, "bits": 8}, gptq(8, 64), QuantFormat.INT8),
     "int4": (_compressed("pack-quantized", **_INT4), compressed(4, 32), QuantFormat.INT4),
@@ -111,6 +118,16 @@ def in_order(exact: Mapping[str, Floats]) -> dict[str, Floats]:
     return {"qkv": np.concatenate([*heads, exact["a.k.weight"]]), "up": rows}
 
 
+def gathered(arrays: Arrays, order: Tensor) -> Floats:
+    """The numbers of columns in an order."""
+    (columns,) = order.shape
+    x, out = arrays.put(np.arange(columns, dtype=np.float32)[None]), arrays.poisoned(1, columns)
+    arrays.run(
+        lambda recorder: gather_columns(recorder, arrays.device.kernels, x=x.tensor, order=order, out=out.tensor)
+    )
+    return out.values[0].copy()
+
+
 async def load(
     device: Device, directory: Path, quantization: Mapping[str, object], tensors: list[File]
 ) -> dict[str, Floats]:
@@ -143,9 +160,14 @@ async def load(
             await stream.close()
         found = {}
         for dest in plan.destinations:
+            place = places[dest.name]
+            if dest.is_order:
+                assert isinstance(dest.dtype, DType)
+                found[dest.name] = gathered(arrays, Tensor(place.address, dest.shape, dest.dtype))
+                continue
             assert isinstance(dest.dtype, QuantFormat) and len(dest.shape) == 2
             shape = dest.shape[0], dest.shape[1]
-            found[dest.name] = read_back(arrays, QuantTensor(places[dest.name].address, shape, dest.dtype)).copy()
+            found[dest.name] = read_back(arrays, QuantTensor(place.address, shape, dest.dtype)).copy()
         return found
     finally:
         device.wait_idle()
@@ -161,8 +183,11 @@ async def test_every_value_is_what_was_meant_in_any_order_of_rows(device: Device
     quantization, pack, kind = CASES[name]
     tensors, exact = made(pack)
     found = await load(device, tmp_path, quantization, tensors)
+    orders = {dest: order.astype(int) for dest, order in found.items() if dest.endswith("_order")}
+    assert orders.keys() == ({"qkv_order", "up_order"} if name.endswith("-order") else set())
     for dest, expected in in_order(exact).items():
-        np.testing.assert_array_equal(found[dest], expected)
+        order = orders.get(f"{dest}_order", slice(None))
+        np.testing.assert_array_equal(found[dest], expected[:, order])
     checkpoint = Checkpoint.read(tmp_path)
     assert {source.dtype for source in checkpoint.tensors.values()} == {kind.value}
 

@@ -37,6 +37,7 @@ class TensorRow:
     reordered: bool
     num_adapters: int
     rounding: str = ""  # of the scales of quantised ones
+    sorted_columns: bool = False  # by their groups: act-order
 
     @property
     def transform(self) -> str:
@@ -47,6 +48,7 @@ class TensorRow:
             noun = "adapter" if self.num_adapters == 1 else "adapters"
             text = f"{self.dtype} with {self.num_adapters} {noun} to {self.device_dtype}"
         text = f"{text}, {self.rounding}" if self.rounding else text
+        text = f"{text}, columns sorted by group" if self.sorted_columns else text
         return f"{text}, rows reordered" if self.reordered else text
 
     @property
@@ -105,6 +107,7 @@ def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, n
         reordered=source.interleaved_head_rows > 0 or want.head_order is not None or is_turned,
         num_adapters=num_adapters,
         rounding=packing.rounding(device_type) if packing and isinstance(device_type, QuantFormat) else "",
+        sorted_columns=packing is not None and packing.order is not None,
     )
 
 

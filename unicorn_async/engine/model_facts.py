@@ -125,7 +125,7 @@ class FactsReader:
             kind,
             tuple(name for name, _ in by_type.most_common()),
             files.checkpoint.is_quantised,
-            sum(prod(dest.shape) for dest in files.plan.destinations),
+            sum(prod(dest.shape) for dest in files.plan.destinations if not dest.is_order),
             files.config.num_layers,
             files.config.max_position,
             files.config.architecture,

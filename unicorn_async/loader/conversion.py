@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.ops.columns import column_order, order_kernel
 from unicorn_async.ops.convert import convert, convert_kernel
 from unicorn_async.ops.lora import LowRankChange, add_change, change_kernel
 from unicorn_async.ops.packed import PlanePart, codes_kernel, plane_kernel, relayout_codes, relayout_plane
 from unicorn_async.ops.quantize import quantize, quantize_kernel, relayout, relayout_kernel
 from unicorn_async.ops.transpose import transpose, transpose_kernel
-from unicorn_async.packing import Codes
+from unicorn_async.packing import Codes, PlaneUse
 from unicorn_async.tensor import QUANT_BLOCK, BlockPlane, DType, QuantFormat, QuantTensor
 from unicorn_async.weights.chunk import Chunk, PlaneChunk, Transform
 
@@ -106,7 +107,15 @@ class WeightConverter:
         recorder.host_barrier()  # the CPU reads the counters
 
     def _relayout_plane(self, recorder: CommandRecorder, source: int, place: int, chunk: PlaneChunk) -> None:
-        levels = source + chunk.pieces[1][0] if chunk.plane.beside else 0
+        plane, order = chunk.plane, 0
+        if plane.use is PlaneUse.ORDER:
+            self._order_columns(recorder, source, place, chunk.columns, plane.expected)
+            return
+        beside = source + chunk.pieces[1][0] if plane.beside else 0
+        if plane.groups is not None:
+            order = source + chunk.order_offset
+            self._order_columns(recorder, beside, order, chunk.columns, plane.expected)
+            recorder.barrier()  # for the order, and for what another chunk has left in the same blocks
         for run in chunk.runs:
             relayout_plane(
                 recorder,
@@ -114,12 +123,23 @@ class WeightConverter:
                 plane=chunk.plane,
                 codes=chunk.codes,
                 part=PlanePart(
-                    source, chunk.first_line, chunk.num_lines, run.file_row, run.row, run.count, chunk.columns, levels
+                    source,
+                    chunk.first_line,
+                    chunk.num_lines,
+                    run.file_row,
+                    run.row,
+                    run.count,
+                    chunk.columns,
+                    beside,
+                    order,
                 ),
                 dst=QuantTensor(place, self._shapes[chunk.dest], chunk.dest_dtype),
                 unexpected=self._out_of_range.plane_address(chunk.plane.name),
             )
         recorder.host_barrier()
+
+    def _order_columns(self, recorder: CommandRecorder, groups: int, out: int, columns: int, group: int) -> None:
+        column_order(recorder, self._kernels, groups=groups, out=out, columns=columns, group=group)
 
     def _transpose(self, recorder: CommandRecorder, source: int, kind: DType, place: int, chunk: Chunk) -> None:
         (part,) = self._plan.parts[chunk.dest]
@@ -249,8 +269,16 @@ def conversion_kernels(plan: LoadPlan, lora: LoraPlan) -> Iterator[KernelRequest
 
 
 def _plane_kernels(chunks: Iterable[PlaneChunk]) -> Iterator[KernelRequest]:
-    requests = (plane_kernel(chunk.plane, chunk.codes, chunk.dest_dtype) for chunk in chunks)
+    requests = [request for chunk in chunks for request in _kernels_of(chunk)]
     yield from {(request.name, *request.constants.items()): request for request in requests}.values()
+
+
+def _kernels_of(chunk: PlaneChunk) -> Iterator[KernelRequest]:
+    plane = chunk.plane
+    if plane.use is PlaneUse.ORDER or plane.groups is not None:
+        yield order_kernel()
+    if plane.use is not PlaneUse.ORDER:
+        yield plane_kernel(plane, chunk.codes, chunk.dest_dtype)
 
 
 def _narrowing_kernel(source: DType, dest: ElementType) -> KernelRequest:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unicorn_async.lora.plan import LoraPlan
     from unicorn_async.weights.plan import LoadPlan, TensorPart
 
+_UNCHECKED = (PlaneUse.CODES, PlaneUse.ORDER)
 _SUM_HINT = "; the sum is checked alone, so an adapter may be the cause, or the checkpoint's own values"
 
 
@@ -36,7 +37,7 @@ class RangeCounters:
         self._hints = [_SUM_HINT if part.name in lora.changes else "" for _, part in parts]
         self._kinds = [plan.device_types[part.name] for _, part in parts]
         checked = (chunk for chunk in plan.chunks if isinstance(chunk, PlaneChunk))
-        planes = {chunk.plane.name: chunk for chunk in checked if chunk.plane.use is not PlaneUse.CODES}
+        planes = {chunk.plane.name: chunk for chunk in checked if chunk.plane.use not in _UNCHECKED}
         self._planes = {name: len(parts) + index for index, name in enumerate(planes)}
         self._plane_chunks = tuple(planes.values())
         count = len(parts) + len(planes)

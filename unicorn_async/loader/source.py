@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.partial_file import PartialFiles
     from unicorn_async.loader.checksums import ChecksumKernel
     from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.packing import Piece
     from unicorn_async.weights.chunk import AnyChunk
 
 
@@ -45,7 +46,9 @@ class LoadSource:
         found = self.partial.get(self.files[chunk.file])
         if found is None:
             return -1, 0
-        pieces = [piece for _, piece in chunk.pieces] if isinstance(chunk, PlaneChunk) else [chunk]
+        pieces: list[AnyChunk | Piece] = [chunk]
+        if isinstance(chunk, PlaneChunk):  # groups were read with the headers, and may lie in another file
+            pieces = [piece for _, piece in chunk.pieces if piece is not chunk.plane.groups]
         return found.turn, max(piece.offset + piece.nbytes for piece in pieces)
 
     async def arrived(self, chunks: Iterable[AnyChunk]) -> None:

@@ -262,7 +262,7 @@ def _advice(
         ways.append(f"--draft none, which leaves out the layer that predicts a token more: {nbytes:,} bytes")
     if states.nbytes and states.num_seqs > 1:
         ways.append(f"a smaller --max-num-seqs than {states.num_seqs}")
-    dense = sum(dest.nbytes for dest in plan.destinations if isinstance(dest.dtype, DType))
+    dense = sum(dest.nbytes for dest in plan.destinations if isinstance(dest.dtype, DType) and not dest.is_order)
     if options.weights in (WeightScheme.AUTO, WeightScheme.F16) and 2 * dense > plan.dest_bytes:
         ways.append("--weights int8 or int4")
     if options.max_context:

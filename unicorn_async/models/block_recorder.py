@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.ops.columns import gather_columns
 from unicorn_async.ops.embedding import embed, embedding_scale
 from unicorn_async.ops.linear import NO_EPILOGUE, input_rows, linear
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.tensor import DType, MixedTensor, Tensor, element_of
+from unicorn_async.weights.column_order import order_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from unicorn_async.ops.rows import BlockRows, Rows
     from unicorn_async.rotary import RotaryConfig
     from unicorn_async.tensor import Weight
+
+BRANCH = "branch"  # what a block leaves, from when it has entered until it leaves something
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,8 @@ class BlockRecorder:
         """Where the input of a weight belongs: the scratch, or the result `name` where floats are wanted."""
         matrix = self.weight(weight)
         floats = self.rows(name, matrix.shape[1], num_rows)
+        if self._order(weight) is not None:
+            return floats
         scratch = self._state.activations.scratch
         return input_rows(self.info, matrix, floats.shape[0], floats=floats, scratch=scratch)
 
@@ -195,13 +201,18 @@ class BlockRecorder:
         *,
         epilogue: Epilogue = NO_EPILOGUE,
         waits: bool = True,
+        spare: str = "",
     ) -> None:
         """Record out = x · weight^T with the epilogue, to which the weight's bias is added if it has one.
 
-        What does not need it may run beside it, unless it `waits`.
+        What does not need it may run beside it, unless it `waits`. Where the weight's columns are in another order, x
+        is gathered likewise, into the intermediate result `spare`, or `BRANCH`: as large, and needed by nobody.
         """
         full_name = self._prefix + name
         bias = self._state.weights.get(f"{full_name}_bias")
+        order = self._order(name)
+        if order is not None:
+            x = self._gathered(x, order, spare)
         self.commands.label(name)
         linear(
             self.commands,
@@ -215,6 +226,17 @@ class BlockRecorder:
             epilogue=epilogue if bias is None else replace(epilogue, bias=bias.address),
             waits=waits,
         )
+
+    def _order(self, weight: str) -> Tensor | None:
+        return self._state.weights.get(order_name(self._prefix + weight))
+
+    def _gathered(self, x: Rows, order: Tensor, spare: str) -> Tensor:
+        assert isinstance(x, Tensor) and spare, "what is gathered are floats, and has a place"
+        out = self.rows(spare, x.shape[1], x.shape[0]) if spare != BRANCH else replace(x, address=self.branch.address)
+        self.commands.label("gather")
+        gather_columns(self.commands, self.kernels, x=x, order=order, out=out)
+        self.barrier()
+        return out
 
     def enter(self, norm: Norm | None, weight: str, *, adds_after: bool = False) -> Rows:
         """Record the addition of what was left and the norm of the stream; returns that as input of `weight`.

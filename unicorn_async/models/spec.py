@@ -306,4 +306,5 @@ def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = N
         stacked=weight.stacked,
         runs=weight.runs,
         is_transposed=weight.is_transposed,
+        is_gathered=weight.is_gathered,
     )

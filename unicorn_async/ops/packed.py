@@ -26,7 +26,8 @@ _FACTORS = {QuantFormat.F8_E4M3: 256.0, QuantFormat.NF4: 1 / 127}
 class PlanePart:
     """Lines of a plane at the address `src`, from `first_line` on, and which rows they are for.
 
-    What nested scales choose from is at the address `levels`, and right behind it what that is multiplied by.
+    What nested scales choose from is at the address `levels`, and right behind it what that is multiplied by. Which of
+    the file's columns come where is at the address `order`, (columns) f32, of codes that have `groups`.
     `rows` rows from `file_row` on are those of the tensor from `row` on; the matrix has so many `columns`.
     """
 
@@ -38,6 +39,7 @@ class PlanePart:
     rows: int
     columns: int
     levels: int = 0
+    order: int = 0
 
 
 def relayout_codes(
@@ -74,7 +76,8 @@ def relayout_plane(
 ) -> None:
     """Record bringing a part of a plane to `dst`, or checking it; what is not as it has to be is added to a u32.
 
-    `codes` says how the matrix lies where the plane has its codes.
+    `codes` says how the matrix lies where the plane has its codes. Of those that have `groups`, blocks keep what is
+    there of columns that the lines do not have: a barrier has to be before each part.
     """
     request = plane_kernel(plane, codes, dst.format)
     kernel = _kernel(kernels, request)
@@ -97,6 +100,20 @@ def relayout_plane(
     element = (part.row + first_row - part.file_row) * part.columns
     quants, high, scales = dst.planes_from(element)
     units = columns // unit
+    if plane.groups is not None:
+        push = kernel.pack(
+            src=src,
+            order=part.order,
+            quants=quants,
+            width=plane.width,
+            first_row=first_row,
+            rows=rows,
+            first_column=first_column,
+            columns=columns,
+            row_blocks=part.columns // unit,
+        )
+        recorder.dispatch(kernel, push, *_grid(rows * part.columns // unit))
+        return
     if plane.use is PlaneUse.CODES:
         push = kernel.pack(
             src=src,
@@ -149,6 +166,8 @@ def codes_kernel(codes: Codes) -> KernelRequest:
 
 def plane_kernel(plane: Plane, codes: Codes, quant_format: QuantFormat) -> KernelRequest:
     """Name the pipeline that `relayout_plane` uses."""
+    if plane.groups is not None:
+        return KernelRequest(f"relayout_ordered_{codes.value}", {"WORKGROUP": _WORKGROUP})
     if plane.use is PlaneUse.CODES:
         return KernelRequest(f"relayout_columns_{codes.value}", {"WORKGROUP": _WORKGROUP})
     if plane.use is PlaneUse.GROUPS:

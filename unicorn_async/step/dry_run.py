@@ -29,6 +29,7 @@ from unicorn_async.ops.predictor_steps import PredictorSteps, predictor_steps
 from unicorn_async.ops.sampling import SampleArguments, SamplingPath, record_counts, record_sampling
 from unicorn_async.step.buckets import bucket_sizes
 from unicorn_async.tensor import DType, Tensor
+from unicorn_async.weights.column_order import order_name
 from unicorn_async.weights.tensors import unplaced_matrices
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class DryRun:
         self._spec = spec
         self._listing = listing = KernelListing()
         self._matrices = unplaced_matrices(plan)
-        vectors = {dest.name: Tensor(0, dest.shape, DType.F32) for dest in plan.destinations if len(dest.shape) != 2}
+        self._vectors = vectors = {
+            dest.name: Tensor(0, dest.shape, DType.F32) for dest in plan.destinations if len(dest.shape) != 2
+        }
         scratch = LinearScratch.at(0, 1 << 30, spec.widest_input)
         activations = Activations(cast("Mapping[str, int]", _Nowhere()), scratch)
         freqs = dict.fromkeys(spec.rotaries, 0)
@@ -187,8 +190,10 @@ class DryRun:
         """
         found = self._spec.layers[layer]
         names = dict.fromkeys(weight.dest for weight in found.weights)
-        matrices = (self._matrices.get(f"layers.{layer}.{name}") for name in names)
-        return tuple(block.alike for block in found.blocks), tuple(matrices), layer == 0
+        full_names = [f"layers.{layer}.{name}" for name in names]
+        matrices = tuple(self._matrices.get(name) for name in full_names)
+        orders = tuple(order_name(name) in self._vectors for name in full_names)
+        return tuple(block.alike for block in found.blocks), matrices, orders, layer == 0
 
     def _layer(self, num_tokens: int, layer: int, *, has_prefill: bool) -> tuple[ListedDispatch, ...]:
         key = num_tokens, self._signatures[layer], has_prefill

@@ -7,7 +7,7 @@ from enum import Enum
 from math import lcm
 from typing import TYPE_CHECKING, TypeAlias
 
-from unicorn_async.packing import Codes, Piece
+from unicorn_async.packing import Codes, Piece, PlaneUse
 from unicorn_async.tensor import QUANT_BLOCK, BlockPlane, DType, QuantFormat, aligned
 
 if TYPE_CHECKING:
@@ -114,7 +114,14 @@ class PlaneChunk:
     @property
     def nbytes(self) -> int:
         """Bytes of all of it in staging memory."""
-        return max(start + piece.nbytes for start, piece in self.pieces)
+        end = max(start + piece.nbytes for start, piece in self.pieces)
+        return end if self.plane.groups is None else self.order_offset + self.plane.groups.nbytes
+
+    @property
+    def order_offset(self) -> int:
+        """Where in staging memory the device leaves the order of the columns, (columns) f32, of codes with `groups`."""
+        start, groups = self.pieces[1]
+        return aligned(start + groups.nbytes, CONVERT_ALIGNMENT)
 
     @property
     def pieces(self) -> tuple[tuple[int, Piece], ...]:
@@ -147,7 +154,10 @@ class PlaneChunk:
         return None
 
     def split(self, chunk_bytes: int) -> Iterator[PlaneChunk]:
-        """Cut it into parts of at most `chunk_bytes`, but at least the lines of a unit."""
+        """Cut it into parts of at most `chunk_bytes`, but at least the lines of a unit; an order needs all groups."""
+        if self.plane.use is PlaneUse.ORDER:
+            yield self
+            return
         least, line_bytes = self.plane.least_lines, self.plane.line_bytes
         count = max(chunk_bytes // (line_bytes * least), 1) * least
         for line in range(0, self.num_lines, count):

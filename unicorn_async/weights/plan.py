@@ -10,6 +10,7 @@ from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import BlockPlane, DType, QuantFormat, QuantTensor
 from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, PlaneChunk, Transform, coalesced, split
+from unicorn_async.weights.column_order import check_order, check_orders, order_chunk, order_name
 from unicorn_async.weights.packed import check_packed, packed_chunks
 from unicorn_async.weights.row_order import HeadOrder, RowOrder
 from unicorn_async.weights.rules import WeightKind, device_type
@@ -37,7 +38,7 @@ class WantedTensor:
     `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head. With a `head_order` the
     rows of heads lie in that order in the file, with `runs` all its rows as these say. A `stacked` one is so many
     matrices there, in a dimension of its own. Of one that `is_transposed` dense ones of the file
-    have rows for columns.
+    have rows for columns. One that `is_gathered` may have its columns sorted by groups: its input is gathered likewise.
     """
 
     name: str
@@ -51,6 +52,7 @@ class WantedTensor:
     stacked: int = 1
     runs: tuple[RowRun, ...] = ()
     is_transposed: bool = False
+    is_gathered: bool = False
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -68,7 +70,8 @@ class WantedTensor:
 class DestTensor:
     """One tensor of the model in device memory, row-major.
 
-    `whole` is the name of the tensor whose rows it has some of; its own name unless parts differ in their types.
+    `whole` is the name of the tensor whose rows it has some of; its own name unless parts differ in their types. One
+    that `is_order` has the order of that tensor's columns, see `order_name`.
     """
 
     name: str
@@ -76,6 +79,7 @@ class DestTensor:
     dtype: ElementType
     layer: int
     whole: str
+    is_order: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -154,10 +158,12 @@ def make_plan(
         source = _find(checkpoint, want)
         kind = _final_type(want, source, scheme)
         groups.setdefault(want.dest, []).append(_Part(want, source, kind, _is_adapted(want, source, adapted)))
+    orders = {name: order for name, group in groups.items() if (order := _order(name, group)) is not None}
     parts = {name: group for whole, members in groups.items() for name, group in _separated(whole, members)}
-    destinations = sorted((_destination(name, group) for name, group in parts.items()), key=lambda dest: dest.layer)
-    chunks: list[PlannedChunk] = []
-    for dest in destinations:
+    matrices = [_destination(name, group) for name, group in parts.items()]
+    destinations = sorted((*matrices, *(dest for dest, _ in orders.values())), key=lambda dest: dest.layer)
+    chunks: list[PlannedChunk] = [chunk for _, chunk in orders.values()]
+    for dest in matrices:
         first_row = parts[dest.name][0].want.row_offset
         runs = [run for part in parts[dest.name] for run in _runs(part, dest, first_row)]
         chunks += coalesced([run for run in runs if isinstance(run, Chunk)])
@@ -167,7 +173,7 @@ def make_plan(
     layers = tuple(sorted({dest.layer for dest in destinations}))
     device_types = {part.want.name: part.kind for group in parts.values() for part in group}
     ignored = tuple(name for name in checkpoint.tensors if name not in device_types)
-    places = {dest.name: _places(parts[dest.name]) for dest in destinations}
+    places = {dest.name: _places(parts[dest.name]) for dest in matrices}
     return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types, places)
 
 
@@ -226,6 +232,7 @@ def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) 
         )
     if source.packing is not None and isinstance(final, QuantFormat):
         check_packed(source, want.shape, want.stacked, final)
+        check_order(source, is_gathered=want.is_gathered)
     return final
 
 
@@ -284,6 +291,16 @@ def _destination(name: str, group: list[_Part]) -> DestTensor:
         assert want.shape[1:] == first.shape[1:] and want.layer == first.layer, f"{name}: its parts do not fit"
         rows += want.shape[0]
     return DestTensor(name, (rows, *first.shape[1:]), group[0].kind, first.layer, first.dest)
+
+
+def _order(name: str, group: list[_Part]) -> tuple[DestTensor, PlaneChunk] | None:
+    check_orders([part.source for part in group])
+    want, kind, packing = group[0].want, group[0].kind, group[0].source.packing
+    if packing is None or packing.order is None:
+        return None
+    assert isinstance(kind, QuantFormat), "codes stay codes"
+    dest = DestTensor(order_name(name), want.shape[-1:], DType.F32, want.layer, name, is_order=True)
+    return dest, order_chunk(packing, dest.name, kind, want.layer, want.shape[-1])
 
 
 def _places(group: list[_Part]) -> tuple[TensorPart, ...]:

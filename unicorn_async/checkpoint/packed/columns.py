@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.packed.column_orders import ColumnOrders
 from unicorn_async.checkpoint.packed.parts import plane
 from unicorn_async.checkpoint.packed.settings import Settings
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.packing import Codes, Packing, PlaneUse
+from unicorn_async.packing import Codes, Packing, Piece, PlaneUse
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Columns:
     group_size: int
     added: int = 0  # to zero points in the file
     zero: int | None = None
+    is_sorted: bool = False  # columns of a group lie anywhere
 
     def shape_of(self, codes: tuple[int, int]) -> tuple[int, int]:
         """Return rows and columns of a matrix by the shape of its codes."""
@@ -59,37 +61,39 @@ def gptq(raw: Mapping[str, object], where: str) -> Columns:
     """Read what a configuration says of GPTQ; raises as `awq`."""
     settings = Settings(raw, f"{where}: gptq")
     bits = settings.one_of("bits", None, 4, 8)
-    kind = settings.one_of("checkpoint_format", "gptq", "gptq", "gptq_v2")
+    version = settings.one_of("checkpoint_format", "gptq", "gptq", "gptq_v2")
     settings.one_of("pack_dtype", "int32", "int32")
     rules = raw.get("dynamic") or {}
     if not isinstance(rules, dict) or any(not str(rule).startswith("-:") for rule in rules):
         raise settings.unsupported("dynamic", rules, "none, or modules to leave out alone ('-:…')")
-    group_size, added = settings.group_size(), 1 if kind == "gptq" else 0
-    if settings.flag("desc_act", default=False) and group_size and not settings.flag("static_groups", default=False):
-        sides = "false, or static_groups with it: columns of a group have to lie side by side; so do AWQ's and GGUF's"
-        raise settings.unsupported("desc_act", True, sides)
+    group_size, added = settings.group_size(), 1 if version == "gptq" else 0
+    is_static = settings.flag("static_groups", default=False)
+    is_sorted = settings.flag("desc_act", default=False) and group_size > 0 and not is_static
     is_symmetric = settings.flag("sym", default=True)
     if bits == 4:
         codes, zero = Codes.GPTQ4, 8 if is_symmetric else None
-        return Columns(codes, QuantFormat.INT4 if is_symmetric else QuantFormat.UINT4, 4, group_size, added, zero)
+        kind = QuantFormat.INT4 if is_symmetric else QuantFormat.UINT4
+        return Columns(codes, kind, 4, group_size, added, zero, is_sorted)
     if not is_symmetric:
         raise settings.unsupported("sym", False, "symmetric weights of 8 bits")
-    return Columns(Codes.GPTQ8, QuantFormat.INT8, 8, group_size, added, 128)
+    return Columns(Codes.GPTQ8, QuantFormat.INT8, 8, group_size, added, 128, is_sorted)
 
 
 def join(parts: Parts, kind: Columns) -> None:
     """Put what each matrix is made of together; raises CheckpointError where it does not fit."""
+    orders = ColumnOrders(parts)
     for stem in parts.ending_with(_CODES):
         codes = parts.take(stem + _CODES)
         assert codes is not None, "its name ends so"
         shape = kind.shape_of(parts.matrix(codes, _WORD))
         group = kind.group_size or shape[1]
-        planes = (
-            _codes_plane(codes, kind),
-            *_group_planes(parts, stem, codes, kind, shape, group),
-            *_groups_plane(parts, stem, shape[1], group),
-        )
-        packing = Packing(kind.codes, planes)
+        own, others = _codes_plane(codes, kind), _group_planes(parts, stem, codes, kind, shape, group)
+        groups = _groups_plane(parts, stem, codes, shape[1], group, is_needed=kind.is_sorted)
+        packing = Packing(kind.codes, (own, *others, *(() if groups is None else (groups,))))
+        if kind.is_sorted and groups is not None and (digest := orders.digest(groups, shape[1])):
+            place = Piece(groups.file, groups.offset, groups.nbytes)
+            own = replace(own, groups=place, expected=group)
+            packing = Packing(kind.codes, (own, *others), replace(groups, use=PlaneUse.ORDER), digest)
         parts.put(stem + ".weight", replace(codes, dtype=kind.format.value, shape=shape, packing=packing))
     for suffix in (_ZEROS, _GROUPS):
         for stem in parts.ending_with(suffix):
@@ -138,11 +142,13 @@ def _group_planes(
     return parts.scales(scales, width=rows, row_block=1, column_block=group, is_turned=True), zero_plane
 
 
-def _groups_plane(parts: Parts, stem: str, columns: int, group: int) -> tuple[Plane, ...]:
+def _groups_plane(
+    parts: Parts, stem: str, codes: SourceTensor, columns: int, group: int, *, is_needed: bool
+) -> Plane | None:
     """What says of each column in which group it is, where there is such a thing."""
-    groups = parts.take(stem + _GROUPS)
+    groups = parts.need(stem + _GROUPS, codes) if is_needed else parts.take(stem + _GROUPS)
     if groups is None:
-        return ()
+        return None
     parts.check(groups, _WORD, (columns,))
     own = plane(PlaneUse.GROUPS, groups, width=1, row_block=1, column_block=1, is_turned=True)
-    return (replace(own, expected=group),)
+    return replace(own, expected=group)

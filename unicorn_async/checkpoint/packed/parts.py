@@ -73,6 +73,10 @@ class Parts:
 
     def content(self, source: SourceTensor, most: int) -> bytes:
         """Read a small tensor's bytes; raises CheckpointError where there are more than `most`, or that fails."""
+        return self.content_of(source, most)
+
+    def content_of(self, source: SourceTensor | Plane, most: int) -> bytes:
+        """Do the same for a tensor that has become a plane."""
         if source.nbytes > most:
             raise CheckpointError(
                 f"{self.directory}: tensor {source.name!r}: {source.nbytes} bytes, at most {most} are allowed"

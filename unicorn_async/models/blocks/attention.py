@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.models.block_recorder import BRANCH
 from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec, vector
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.head_gate import HeadGate, head_gate
@@ -197,14 +198,14 @@ class Attention:
 
     def record_after(self, recorder: BlockRecorder, attended: Rows) -> None:
         """Record the rest of it; `attended` is the attention's result, f32 or in the form that its linear reads."""
-        recorder.linear(attended, "o", recorder.branch)
+        recorder.linear(attended, "o", recorder.branch, spare="qkv")
         recorder.leave(self.residue)
 
     def _heads(self, recorder: BlockRecorder) -> Tensor:
         """Record it up to q, k and v, not yet rotated; returns these, side by side for each token."""
         normed = recorder.enter(self.norm, "qkv")
         qkv = recorder.rows("qkv", self._qkv_columns)
-        recorder.linear(normed, "qkv", qkv)
+        recorder.linear(normed, "qkv", qkv, spare=BRANCH)
         norms = self._norms(recorder)
         if norms is not None and self._norms_whole:
             qk_norm(
@@ -307,4 +308,5 @@ class Attention:
 
 
 def _matrix(name: str, dest: str, rows: int, columns: int, row_offset: int = 0) -> WeightSpec:
-    return WeightSpec(name, (rows, columns), dest, WeightKind.MATRIX, MemoryGroup.ATTENTION, row_offset)
+    kind, group = WeightKind.MATRIX, MemoryGroup.ATTENTION
+    return WeightSpec(name, (rows, columns), dest, kind, group, row_offset, is_gathered=True)

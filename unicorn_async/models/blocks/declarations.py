@@ -20,7 +20,7 @@ class WeightSpec:
     what adapters may change. `group` says what memory it is given. With a `head_order` the rows of heads lie in that
     order on disk, with `runs` all its rows as these say. A `stacked` one is so many matrices there, of as many rows
     each, in a dimension of its own. Of one that `is_transposed` dense ones there have
-    rows for columns.
+    rows for columns. One that `is_gathered` may have its columns in another order, see `BlockRecorder.linear`.
     """
 
     name: str
@@ -33,6 +33,7 @@ class WeightSpec:
     stacked: int = 1
     runs: tuple[RowRun, ...] = ()
     is_transposed: bool = False
+    is_gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

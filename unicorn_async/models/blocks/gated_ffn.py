@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.models.block_recorder import BRANCH
 from unicorn_async.models.blocks.declarations import Residue, WeightSpec
 from unicorn_async.ops.gated import gated
 from unicorn_async.ops.linear import Epilogue, fuses_gate, leaves_blocks
@@ -44,10 +45,11 @@ class GatedNetwork:
             if isinstance(wanted, BlockRows) and leaves_blocks(recorder.info, matrix, num_tokens):
                 # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
                 out = BlockRows.at(recorder.rows("gated", width).address, num_tokens, width)
-            recorder.linear(x, self.gate_up, out, epilogue=Epilogue(gate=self.activation), waits=waits)
+            epilogue = Epilogue(gate=self.activation)
+            recorder.linear(x, self.gate_up, out, epilogue=epilogue, waits=waits, spare=BRANCH)
             return out
         gate_up = recorder.rows("gate_up", 2 * width)
-        recorder.linear(x, self.gate_up, gate_up)
+        recorder.linear(x, self.gate_up, gate_up, spare=BRANCH)
         activated = recorder.input(self.down, "gated")
         gated(
             recorder.commands,
@@ -92,15 +94,16 @@ class GatedFFN:
         kind, group = WeightKind.MATRIX, MemoryGroup.FFN
         own = (None if self.is_parallel else self.norm, self.post_norm)
         gate_up = [
-            WeightSpec("mlp.gate_proj.weight", (width, hidden), "gate_up", kind, group),
-            WeightSpec("mlp.up_proj.weight", (width, hidden), "gate_up", kind, group, width),
+            WeightSpec("mlp.gate_proj.weight", (width, hidden), "gate_up", kind, group, is_gathered=True),
+            WeightSpec("mlp.up_proj.weight", (width, hidden), "gate_up", kind, group, width, is_gathered=True),
         ]
         if self.is_fused:
-            gate_up = [WeightSpec("mlp.gate_up_proj.weight", (2 * width, hidden), "gate_up", kind, group)]
+            fused = WeightSpec("mlp.gate_up_proj.weight", (2 * width, hidden), "gate_up", kind, group, is_gathered=True)
+            gate_up = [fused]
         return (
             *(norm.weight for norm in own if norm is not None),
             *gate_up,
-            WeightSpec("mlp.down_proj.weight", (hidden, width), "down", kind, group),
+            WeightSpec("mlp.down_proj.weight", (hidden, width), "down", kind, group, is_gathered=True),
             *(() if self.factor is None else (self.factor,)),
         )
 
@@ -141,5 +144,5 @@ class GatedFFN:
         """See `Block`."""
         normed = recorder.enter(self.norm, "gate_up", adds_after=self.is_parallel)
         network = GatedNetwork(self.intermediate_size, self.activation, "gate_up", "down")
-        recorder.linear(network.record(recorder, normed), "down", recorder.branch)
+        recorder.linear(network.record(recorder, normed), "down", recorder.branch, spare="gate_up")
         recorder.leave(self.residue)
