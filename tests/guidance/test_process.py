@@ -29,16 +29,23 @@ if TYPE_CHECKING:
 ENDLESS = Grammar.json_schema({"allOf": [{"type": "string", "pattern": f".*{chr(97 + n)}.*"} for n in range(26)]})
 
 
+FOLLOWERS: list[Follower] = []  # to be closed behind a test
+
+
 @pytest.fixture
 async def process() -> AsyncIterator[GuidanceProcess]:
     made = await GuidanceProcess.start(made_vocabulary())
     yield made
+    while FOLLOWERS:
+        FOLLOWERS.pop().close()
     await made.close()
+    await asyncio.sleep(0)  # their connections are closed
     assert made.has_ended
 
 
 async def following(process: GuidanceProcess, grammar: Grammar) -> Follower:
     follower = await process.copy()
+    FOLLOWERS.append(follower)
     await follower.compile(grammar, is_short=False)
     return follower
 
