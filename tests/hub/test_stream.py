@@ -72,7 +72,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     yield
-    assert not [one for one in threading.enumerate() if one.name in ("unicorn-download", "unicorn-digest")]
+    left = [one for one in threading.enumerate() if one.name in ("unicorn-download", "unicorn-digest")]
+    for one in left:
+        one.join(timeout=60)  # each was told to end, and may be about to on a busy machine
+    assert not [one for one in left if one.is_alive()]
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ class LargeFile:
         if self._is_wrong:
             self._path.unlink(missing_ok=True)
         self._opened.close()
+        self._digest.stop()
 
     def _append(self, start: int, end: int) -> None:
         from huggingface_hub import get_hf_file_metadata
@@ -178,11 +179,16 @@ class _Digest(threading.Thread):
         self._content = content
         self._digest = hashlib.sha256()
         self._error: Exception | None = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Have it end with the part that it reads, whose digest nobody wants."""
+        self._is_stopped = True
 
     def run(self) -> None:
         try:
             with self._content.open() as opened:
-                while part := opened.read(_HASH_BYTES):
+                while not self._is_stopped and (part := opened.read(_HASH_BYTES)):
                     self._digest.update(part)
         except Exception as exc:  # of any kind: the digest of a part is not that of the file, which would be removed
             self._error = exc
