@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from unicorn_async.checkpoint.file_identity import identify_files
 from unicorn_async.config import EngineConfig
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.kv_store.block_file import write_block
@@ -29,6 +30,8 @@ from .leftovers import no_leftovers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from unicorn_async.checkpoint.checkpoint import Checkpoint
+    from unicorn_async.checkpoint.file_identity import FileIdentity
     from unicorn_async.engine.engine import Engine
     from unicorn_async.gpu.device_info import DeviceInfo
 
@@ -145,6 +148,33 @@ async def test_who_comes_second_to_a_folder_goes_without(disk: Path, open_engine
             store = await ready_store(second)
             assert store.counters.disk == "off: another process keeps this model's blocks there"
             assert len((await answer(second, PROMPTS[0], max_tokens=2)).ids) == 2
+
+
+async def test_nothing_is_kept_on_disk_of_a_model_whose_file_is_another_when_the_load_is_over(
+    disk: Path,
+    open_engine: OpenEngine,
+    model_directory: WriteModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = shutil.copytree(model_directory("llama"), tmp_path / "model")
+    weights = model / "model.safetensors"
+
+    def replaced(checkpoint: Checkpoint) -> tuple[FileIdentity, ...]:
+        other = shutil.copyfile(weights, tmp_path / "other")
+        flip(other)
+        other.replace(weights)
+        return identify_files(checkpoint)
+
+    monkeypatch.setattr("unicorn_async.kv_store.model_key.identify_files", replaced)
+    async with open_engine(model, kv_disk_bytes=64 << 20) as engine:
+        store = await ready_store(engine)
+        assert len((await answer(engine, PROMPTS[0], max_tokens=2)).ids) == 2
+    reason = f"{weights}: replaced by another file after its header was read"
+    assert store.counters.disk == f"off: {reason}"
+    assert counts(disk) == (0, 0)
+    assert caplog.text.count(reason) == 1
 
 
 async def test_a_full_disk_is_no_error_of_a_request(

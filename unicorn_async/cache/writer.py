@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from unicorn_async.background import run_to_end
 from unicorn_async.cache.container import container_of
 from unicorn_async.cache.entry import CachedTensor, CacheEntry, SourceFile
-from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.errors import CheckpointError, DeviceError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.host_memory import HostMemory
@@ -228,11 +227,9 @@ class CacheWriter:
 
 def _source_files(checkpoint: Checkpoint) -> tuple[SourceFile, ...]:
     """Return the files as they were opened for the load; raises CheckpointError where one is another now."""
-    sources = []
-    for path, stamp in zip(checkpoint.files, checkpoint.stamps, strict=True):
-        stamp.check(path, FileStamp.of(path))
-        sources.append(SourceFile(str(path.absolute()), stamp.nbytes, stamp.mtime_ns))
-    return tuple(sources)
+    checkpoint.check_unchanged()
+    files = zip(checkpoint.files, checkpoint.stamps, strict=True)
+    return tuple(SourceFile(str(path.absolute()), stamp.nbytes, stamp.mtime_ns) for path, stamp in files)
 
 
 def _reason(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.gguf.model import GgufModel
 from unicorn_async.checkpoint.layer_parts import take_layers_apart
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from unicorn_async.checkpoint.file_stamp import FileStamp
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.partial_file import PartialFiles
 
@@ -84,6 +84,15 @@ class Checkpoint:
     def is_quantised(self) -> bool:
         """Whether there are weights in blocks, which are never quantised again."""
         return any(source.dtype in _BLOCK_TYPES for source in self.tensors.values())
+
+    def check_unchanged(self) -> None:
+        """Check that the files are still what they were before their headers were read; it blocks on the disk.
+
+        Raises:
+            CheckpointError: one of them is another now, or is gone.
+        """
+        for path, stamp in zip(self.files, self.stamps, strict=True):
+            stamp.check(path, FileStamp.of(path))
 
     @classmethod
     def read(cls, path: Path, check: Check = _any, partial: PartialFiles = NO_PARTIAL_FILES) -> Checkpoint:

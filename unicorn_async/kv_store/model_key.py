@@ -25,12 +25,15 @@ def model_key(origin: Origin, plan: LoadPlan, model: ModelSpec, options: EngineC
 
     Device and driver do not count: keys and values lie alike everywhere, and differ by rounding.
 
+    The files are identified behind the load, and looked at behind that: one that took another's name meanwhile is not
+    what the device has.
+
     Raises:
-        CheckpointError: a file of the checkpoint can't be read.
+        CheckpointError: a file of the checkpoint can't be read, or is not the one that was loaded.
     """
-    weights = cache_key(
-        identify_files(origin.checkpoint), origin.checkpoint, plan, scheme=origin.scheme, lora_digest=origin.lora_digest
-    )
+    identities = identify_files(origin.checkpoint)
+    origin.checkpoint.check_unchanged()
+    weights = cache_key(identities, origin.checkpoint, plan, scheme=origin.scheme, lora_digest=origin.lora_digest)
     context = wanted_context(model, options)
     content = {
         "version": _VERSION,
