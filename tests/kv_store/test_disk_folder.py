@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from unicorn_async.errors import CacheError
 from unicorn_async.kv_store.block_file import file_nbytes
-from unicorn_async.kv_store.disk_folder import DiskFolder, prune_idle
+from unicorn_async.kv_store.disk_folder import DiskFolder, idle_files, prune_idle
 from unicorn_async.scheduler.kept_blocks import BlockName
 
 if TYPE_CHECKING:
@@ -113,6 +114,51 @@ def test_blocks_of_other_models_go_too_unless_somebody_has_them_open(folder: Dis
     assert prune_idle(tmp_path / "kv") == (0, 0)
     folder.close()
     assert prune_idle(tmp_path / "kv") == (1, file_nbytes(96))
+
+
+def test_nothing_is_removed_of_a_model_that_was_opened_meanwhile(folder: DiskFolder, tmp_path: Path) -> None:
+    folder.write(NAMES[0], DATA)
+    folder.close()
+    other = DiskFolder(tmp_path / "kv", OTHER, SIZES)
+    found = other.open()  # of a model that nobody has open
+    assert len(found) == 1
+    assert list(folder.open()) == [NAMES[0]]
+    other.remove(found)
+    folder.read(NAMES[0], memoryview(bytearray(96)))
+    folder.close()
+    other.remove(found)
+    other.close()
+    assert folder.open() == {}
+
+
+def test_pruning_removes_nothing_of_a_model_that_is_opened_meanwhile(
+    folder: DiskFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened_behind(root: Path, *, but: str = "") -> list[tuple[float, BlockName, int]]:
+        files = list(idle_files(root, but=but))
+        if not but:
+            folder.open()
+        return files
+
+    folder.write(NAMES[0], DATA)
+    folder.close()
+    monkeypatch.setattr("unicorn_async.kv_store.disk_folder.idle_files", opened_behind)
+    assert prune_idle(tmp_path / "kv") == (0, 0)
+    assert list(reopened(folder)) == [NAMES[0]]
+
+
+def test_who_lost_the_folder_leaves_it_to_who_has_made_it_anew(folder: DiskFolder, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "kv")
+    second = DiskFolder(tmp_path / "kv", KEY, SIZES)
+    assert second.open() == {}
+    second.write(NAMES[0], DATA)
+    with pytest.raises(CacheError, match="another process keeps this model's blocks there"):
+        folder.write(NAMES[1], DATA)
+    folder.remove([NAMES[0]])
+    assert list(reopened(second)) == [NAMES[0]]
+    second.close()
+    folder.write(NAMES[1], DATA)
+    assert list(reopened(folder)) == [NAMES[0], NAMES[1]]
 
 
 def test_who_looks_whether_a_folder_is_idle_does_not_keep_it_from_who_opens_it(

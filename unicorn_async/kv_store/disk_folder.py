@@ -22,14 +22,14 @@ _OTHERS = -1  # group of the files of other models, whose key is where they lie
 _FOLDER = re.compile(r"[0-9a-f]{32}")
 _LOCK_FILE = "lock"
 _MOST_FILES = 1 << 20  # that are looked at
-_MOST_LOOKS, _LOOK_S = 5, 0.02  # at a lock
+_MOST_LOOKS, _LOOK_S = 25, 0.02  # at a lock
 
 
 class DiskFolder:
     """Reads, writes and removes blocks; any thread may call it, all methods block on the disk.
 
-    The process that has it open has it for itself. Files of other models that nobody has open are removed as
-    the own ones are, when they are the ones that were used longest ago.
+    The process that has it open has it for itself, by a lock. Files of other models are removed as the own ones are,
+    when they are the ones that were used longest ago, but for those of models that somebody has open by then.
     """
 
     def __init__(self, root: Path, key: str, block_nbytes: Sequence[int]) -> None:
@@ -61,14 +61,14 @@ class DiskFolder:
         return {name: nbytes for _, name, nbytes in found}
 
     def write(self, name: BlockName, data: memoryview) -> int:
-        """Write a block; returns the size of its file. Raises OSError."""
-        path = self._folder / file_name(name)
-        try:
-            write_block(path, name, data)
-        except FileNotFoundError:  # somebody removed the folder, and its lock with it
-            if not self._take_anew():
-                raise
-            write_block(path, name, data)
+        """Write a block; returns the size of its file.
+
+        Raises:
+            OSError: it can't be written.
+            CacheError: somebody removed the folder, and another process has it now.
+        """
+        self._keep()
+        write_block(self._folder / file_name(name), name, data)
         return file_nbytes(len(data))
 
     def read(self, name: BlockName, into: memoryview) -> None:
@@ -81,12 +81,18 @@ class DiskFolder:
             raise
 
     def remove(self, names: Iterable[BlockName]) -> None:
-        """Remove files, those that are gone already too; raises OSError for one that stays, behind the others."""
+        """Remove files, those that are gone already too, and none of a model that another process has open.
+
+        Raises:
+            OSError: one of them can't be removed; the others are.
+        """
         failure: OSError | None = None
         for name in names:
-            path = self._root / os.fsdecode(name.key) if name.group == _OTHERS else self._folder / file_name(name)
             try:
-                path.unlink(missing_ok=True)
+                if name.group == _OTHERS:
+                    _remove_idle(self._root / os.fsdecode(name.key))
+                elif self._has_lock():
+                    (self._folder / file_name(name)).unlink(missing_ok=True)
             except OSError as exc:
                 failure = exc
         if failure is not None:
@@ -114,14 +120,23 @@ class DiskFolder:
             if found.st_mode & 0o077:
                 folder.chmod(0o700)
 
-    def _take_anew(self) -> bool:
+    def _keep(self) -> None:
+        """Take the folder anew where somebody removed it, and its lock with it; raises OSError, CacheError."""
+        if self._has_lock():
+            return
         self.close()
-        try:
-            self._make()
-        except CacheError:
-            return False
+        self._make()
         self._lock = _locked(self._folder)
-        return self._lock is not None
+        if self._lock is None:
+            raise CacheError("another process keeps this model's blocks there")
+
+    def _has_lock(self) -> bool:
+        """Whether the lock is the one that is in the folder."""
+        lock = self._lock
+        try:
+            return lock is not None and os.path.samestat(os.fstat(lock), os.lstat(self._folder / _LOCK_FILE))
+        except FileNotFoundError:
+            return False
 
     def _own(self) -> Iterator[tuple[float, BlockName, int]]:
         for entry, found in _files(self._folder):
@@ -155,11 +170,25 @@ def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[float, BlockName,
 
 
 def prune_idle(root: Path) -> tuple[int, int]:
-    """Remove the files that `idle_files` returns; returns how many there were, and their size. Raises OSError."""
+    """Remove the files that `idle_files` returns; returns how many it were, and their size. Raises OSError."""
     found = list(idle_files(root)) if root.is_dir() else []
-    for _, name, _ in found:
-        (root / os.fsdecode(name.key)).unlink(missing_ok=True)
-    return len(found), sum(nbytes for _, _, nbytes in found)
+    removed = [nbytes for _, name, nbytes in found if _remove_idle(root / os.fsdecode(name.key))]
+    return len(removed), sum(removed)
+
+
+def _remove_idle(path: Path) -> bool:
+    """Remove a file, or find that it is gone, unless another process has opened its folder; returns whether it did."""
+    try:
+        lock = _locked(path.parent)
+    except FileNotFoundError:
+        return True
+    if lock is None:
+        return False
+    try:
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+    return True
 
 
 def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
@@ -171,7 +200,7 @@ def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
 
 
 def _locked_soon(folder: Path) -> int | None:
-    """Lock a folder as `_locked` does, also where somebody only looks whether it is idle, which takes no time."""
+    """Lock a folder as `_locked` does, also where somebody only looks or removes a file, which takes no time."""
     for _ in range(_MOST_LOOKS):
         lock = _locked(folder)
         if lock is not None:
