@@ -21,6 +21,8 @@ from unicorn_async.scheduler.sequence import Sequence
 from .toy_store import NAMES
 
 if TYPE_CHECKING:
+    from unicorn_async.scheduler.block_pool import BlockPool
+
     from .toy_store import ToyStore
 
 BLOCK_SIZE = 4
@@ -71,10 +73,78 @@ async def test_who_waits_for_a_copy_that_finds_no_memory_is_told(store: ToyStore
     assert not store.kept.slots[0]._pins
 
 
+def used_by(pool: BlockPool, names: list[BlockName]) -> list[int]:
+    """Have a sequence with a text's blocks, shared or computed; returns them."""
+    blocks = []
+    for name in names:
+        blocks.append(pool.share(name.key) if pool.knows(name.key) else pool.allocate())
+        pool.know(blocks[-1], name.key)
+    return blocks
+
+
+async def save_and_write(keeper: BlockKeeper) -> None:
+    while await keeper._save_some() or await keeper.disk.write_next():
+        pass
+
+
+def order_of_going(store: ToyStore) -> list[BlockName]:
+    """Return which blocks in the slots, and then which on the disk, go first."""
+    kept = store.kept
+    slots = [BlockName(0, key) for key in kept.slots[0]._known]
+    on_disk = kept.make_room_on_disk(kept.disk_limit)
+    assert on_disk is not None
+    assert on_disk == store.folder.noted, "a later start would find another order"
+    return slots + on_disk
+
+
+async def test_of_a_conversation_the_last_block_goes_first_though_the_first_ones_were_kept_before(
+    store: ToyStore,
+) -> None:
+    keeper = keeper_of(store)
+    pool = keeper._prefixes._blocks.pools[0]
+    for num_blocks in (2, 3):  # a turn, and the next one
+        pool.free(reversed(used_by(pool, NAMES[:num_blocks])))
+        await save_and_write(keeper)
+    assert order_of_going(store) == NAMES[2::-1] * 2
+
+
+async def test_a_beginning_that_others_use_yet_goes_behind_what_only_who_left_had(store: ToyStore) -> None:
+    keeper = keeper_of(store)
+    pool = keeper._prefixes._blocks.pools[0]
+    pool.free(used_by(pool, NAMES[:1]))
+    await save_and_write(keeper)
+    used_by(pool, NAMES[:1])
+    pool.free(reversed(used_by(pool, NAMES[:2])))
+    await save_and_write(keeper)
+    assert order_of_going(store) == NAMES[1::-1] * 2
+
+
+async def test_of_what_came_back_the_last_block_goes_first(store: ToyStore) -> None:
+    keeper = keeper_of(store)
+    for name in NAMES[:2]:
+        store.save(name)
+        keeper.disk.offer(name)
+    await save_and_write(keeper)
+    assert await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5), (NAMES[1], 6)])))
+    await save_and_write(keeper)
+    assert order_of_going(store) == NAMES[1::-1] * 2
+
+
+def test_blocks_that_are_waited_for_are_used_before_they_have_come(store: ToyStore) -> None:
+    prefixes = keeper_of(store)._prefixes
+    prefixes.is_open = True
+    sequence = Sequence("r", tuple(range(2 * BLOCK_SIZE + 1)), SamplingParams(), seed=0)
+    names = [BlockName(0, key) for key in extend_keys(sequence, 2, BLOCK_SIZE)]
+    for name in (*names, NAMES[0]):
+        store.save(name)
+    prefixes.begin(sequence, 2)
+    assert list(store.kept.slots[0]._known) == [NAMES[0].key, names[1].key, names[0].key]
+
+
 def test_half_of_the_slots_wait_for_the_disk_at_most(store: ToyStore) -> None:
     prefixes = keeper_of(store, num_released=4)._prefixes
-    assert [copy.name for copy in prefixes.take_released(1 << 20, wants_disk=True)] == NAMES[:2]
-    assert [copy.name for copy in prefixes.take_released(1 << 20, wants_disk=False)] == NAMES[2:4]
+    assert [copy.name for copy in prefixes.take_released(1 << 20, wants_disk=True).copies] == NAMES[:2]
+    assert [copy.name for copy in prefixes.take_released(1 << 20, wants_disk=False).copies] == NAMES[2:4]
 
 
 def test_nothing_is_left_of_who_waits_no_more(store: ToyStore) -> None:

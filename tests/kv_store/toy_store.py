@@ -28,6 +28,7 @@ class MemoryFolder:
         self.answers = threading.Event()
         self.answers.set()
         self.asked: list[BlockName] = []
+        self.noted: list[BlockName] = []  # the files, the one that was used longest ago first
         self.is_asked = threading.Event()
 
     def write(self, name: BlockName, data: memoryview) -> int:
@@ -35,6 +36,7 @@ class MemoryFolder:
         self.is_asked.set()
         self.answers.wait()
         self.files[name] = bytes(data)
+        self.noted.append(name)
         return file_nbytes(len(data))
 
     def read(self, name: BlockName, into: memoryview) -> None:
@@ -44,9 +46,12 @@ class MemoryFolder:
     def remove(self, names: Iterable[BlockName]) -> None:
         for name in names:
             del self.files[name]
+            self.noted.remove(name)
 
     def used(self, names: Iterable[BlockName]) -> None:
-        pass
+        for name in names:
+            self.noted.remove(name)
+            self.noted.append(name)
 
 
 class ToyLane:

@@ -101,6 +101,19 @@ def test_a_state_that_the_device_has_lost_comes_back() -> None:
     world.check_end()
 
 
+def test_a_kept_state_with_which_another_sequence_began_is_used_before_its_blocks() -> None:
+    world = KeepingWorld(Random(0), num_copies=2)
+    world.add(TEXT)
+    world.run()
+    world.save_all()
+    world.add((*TEXT, 7, 8))
+    while world.scheduler.has_work:
+        World.step(world)
+    used = world.prefixes.take_released(100, wants_disk=False).used
+    assert used[0].group == STATES
+    assert STATES not in [name.group for name in used[1:]]
+
+
 def test_what_is_of_a_running_sequence_is_saved_later_unless_there_is_no_more_room() -> None:
     for num_copies, is_saved in ((1, True), (2, False)):
         world = KeepingWorld(Random(0), num_copies=num_copies)
@@ -108,7 +121,7 @@ def test_what_is_of_a_running_sequence_is_saved_later_unless_there_is_no_more_ro
         for _ in range(6):
             World.step(world)
         assert world.prefixes._copies.num_known == 1
-        names = [copy.name.group for copy in world.prefixes.take_released(100, wants_disk=False)]
+        names = [copy.name.group for copy in world.prefixes.take_released(100, wants_disk=False).copies]
         assert (STATES in names) == is_saved
 
 
@@ -120,7 +133,7 @@ def test_a_state_beside_as_many_blocks_as_are_saved_at_a_time_costs_none_of_them
     world.add(TEXT)
     while world.scheduler.has_work:
         World.step(world)
-    copies = world.prefixes.take_released(100, wants_disk=False)
+    copies = world.prefixes.take_released(100, wants_disk=False).copies
     assert STATES in [copy.name.group for copy in copies]
     world.keeper.release(copies)
     assert not any(slots._pins for slots in world.keeper.kept.slots)

@@ -77,7 +77,7 @@ class World:
         self.keeper: ToyKeeper | None = None
         if self.scheduler.kept_prefixes is not None:
             kept = self.scheduler.kept_prefixes.kept
-            self.keeper = ToyKeeper(self.random, self.scheduler, self.gpu, kept, fails=self.random.choice((0, 0.02)))
+            self.keeper = ToyKeeper(self.random, self.scheduler, self.gpu, kept, fails=self.random.choice((0, 0.2)))
         self.texts = [[self.random.randrange(VOCAB_SIZE) for _ in range(MAX_CONTEXT)] for _ in range(3)]
         self.to_come = [range(group.num_blocks)[::-1] if self.grows else range(0) for group in self.groups]
 
@@ -410,7 +410,7 @@ def test_requests_get_what_they_get_alone_from_blocks_that_come_back(seed: int) 
     for pool in world.scheduler._blocks.pools:
         assert not pool._users
         assert sorted(pool._keys) == sorted(pool._idle) == sorted(pool._known.values())
-        assert pool._released.keys() <= pool._idle.keys()
+        assert pool._released.keys() <= pool._keys.keys()
     for slots in world.keeper.kept.slots:
         assert not slots._pins
         assert sorted([*slots._free, *slots._known.values()]) == list(range(slots.count))
@@ -419,7 +419,7 @@ def test_requests_get_what_they_get_alone_from_blocks_that_come_back(seed: int) 
 
 def test_the_simulation_brings_back_and_loses_often_enough_to_mean_something() -> None:
     keepers = []
-    for seed in range(20, 32):
+    for seed in range(20, 36):
         world = replace(random_world(seed), in_order=True, shares=True, keeps=True)
         world.run(num_requests=30)
         keepers.append(world.keeper)

@@ -49,7 +49,7 @@ class ToyKeeper:
                 end()
 
     def save(self) -> None:
-        copies = self.prefixes.take_released(self.random.choice((1, 3, 100)), wants_disk=True)
+        copies = self.prefixes.take_released(self.random.choice((1, 3, 100)), wants_disk=True).copies
         for copy in copies:
             self.gpu.submit_copy(partial(self.to_slot, copy))
         self.pending.append(lambda: self.all_saved(copies))
@@ -116,7 +116,7 @@ class ToyKeeper:
         """The slot of a block, pinned, into which it may have to be read first."""
         slots = self.kept.slots[name.group]
         if slots.find(name.key) is not None:
-            return slots.use(name.key)
+            return slots.hold(name.key)
         if name not in self.disk:
             return None
         if self.random.random() < self.fails:

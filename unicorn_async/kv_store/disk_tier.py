@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import CacheError, CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from unicorn_async.kv_store.disk_folder import DiskFolder
     from unicorn_async.kv_store.store import KVStore
@@ -34,7 +34,8 @@ class DiskTier:
         self._costs = costs
         self._block_size = block_size
         self._patience_s = patience_s
-        self._unwritten: deque[tuple[BlockName, int]] = deque()  # with their slots, pinned
+        # What is to be done in this order: blocks to write, with their slots, pinned; uses to note, without.
+        self._queue: dict[tuple[BlockName, int | None], None] = {}
         self._writing: asyncio.Future[int] | None = None  # the first of them
         self._num_stuck = 0  # reads and writes that take longer
         self._paused_until = 0.0
@@ -89,17 +90,28 @@ class DiskTier:
         """
         is_wanted = self._costs.disk_pays(num_blocks * self._block_size, self._kept.block_nbytes[name.group])
         if is_wanted and self.takes_blocks and not self._kept.is_on_disk(name):
-            self._unwritten.append((name, self._kept.await_writing(name)))
+            self._queue[name, self._kept.await_writing(name)] = None
             self.wake.set()
 
+    def use(self, names: Iterable[BlockName]) -> None:
+        """Note in the files of blocks that they were used, one after the other, behind what is to be written so far."""
+        for name in names:
+            if self._kept.is_on_disk(name) or (name, self._kept.slots[name.group].find(name.key)) in self._queue:
+                self._queue.pop((name, None), None)
+                self._queue[name, None] = None
+                self.wake.set()
+
     async def write_next(self) -> bool:
-        """Write a block, and remove others for it; returns whether there was one.
+        """Write a block, and remove others for it, or note uses; returns whether there was something to do.
 
         What a caller has begun who was cancelled is waited for, and not begun once more.
         """
-        if not self._unwritten:
+        if not self._queue:
             return False
-        name, slot = self._unwritten[0]
+        name, slot = next(iter(self._queue))
+        if slot is None:
+            await self._note_uses()
+            return True
         if self._writing is None and self.takes_blocks:
             self._writing = self._begin_write(name, slot)
         if self._writing is not None:
@@ -107,9 +119,20 @@ class DiskTier:
             await asyncio.wait([self._writing])  # however long it takes, the slot is in use
             written, self._writing = self._writing, None
             self._end_write(name, written)
-        self._unwritten.popleft()
+        del self._queue[name, slot]
         self._kept.end_writing(name, slot)
         return True
+
+    async def _note_uses(self) -> None:
+        """Note the uses that come before the next block that is to be written."""
+        noted = list(takewhile(lambda entry: entry[1] is None, self._queue))
+        for entry in noted:
+            del self._queue[entry]
+        names = [name for name, _ in noted if self._kept.is_on_disk(name)]
+        self._kept.use_on_disk(names)
+        folder = self._store.folder
+        if names and self.is_on and folder is not None:
+            await self._wait([self._store.threads.begin("noting the use of blocks", partial(folder.used, names))])
 
     def _begin_write(self, name: BlockName, slot: int) -> asyncio.Future[int] | None:
         """Have a thread write a block, and remove others for it; None where there is no room for it."""
@@ -164,10 +187,7 @@ class DiskTier:
             else:
                 raise error
         self._costs.read.observe(nbytes, time.perf_counter() - started)
-        names = [name for name, _ in wanted if self._kept.is_on_disk(name)]
-        self._kept.use_on_disk(reversed(names))  # the last of a text go first
-        self._store.threads.begin("noting the use of blocks", partial(folder.used, names[::-1]))
-        return len(names) == len(wanted) and all(future.done() for future in reads)
+        return all(future.done() for future in reads) and all(self._kept.is_on_disk(name) for name, _ in wanted)
 
     def _read(self, folder: DiskFolder, name: BlockName, slot: int) -> None:
         data = memoryview(bytearray(self._kept.block_nbytes[name.group]))

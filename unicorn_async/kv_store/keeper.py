@@ -93,7 +93,8 @@ class BlockKeeper:
         """Copy some blocks to the host; returns whether there were any."""
         if not self._in_copy:
             await self._grow()
-            copies = self._prefixes.take_released(_COPY_BYTES, wants_disk=self.disk.takes_blocks)
+            copies, used = self._prefixes.take_released(_COPY_BYTES, wants_disk=self.disk.takes_blocks)
+            self._note_use(used)
             if not copies or not self._submit(self._store.saving, copies):
                 self._release(copies)
                 return False
@@ -146,6 +147,13 @@ class BlockKeeper:
 
     async def _restore(self, restore: Restore) -> bool:
         """Bring blocks back part by part; returns whether all have come that are still waited for."""
+        names = [name for name, _ in reversed(restore.lacking)]
+        try:
+            return await self._restore_parts(restore)
+        finally:
+            self._note_use(names)
+
+    async def _restore_parts(self, restore: Restore) -> bool:
         while restore.lacking and not restore.is_cancelled:
             copies, to_read = self._next_part(restore)
             if not copies:
@@ -178,6 +186,11 @@ class BlockKeeper:
             return False
         return True
 
+    def _note_use(self, names: list[BlockName]) -> None:
+        """Note that blocks were used, the last of their text first."""
+        self._kept.use_in_slots(names)
+        self.disk.use(names)
+
     def _release(self, copies: list[BlockCopy]) -> None:
         for copy in copies:
             self._kept.slots[copy.name.group].release(copy.slot)
@@ -194,7 +207,7 @@ class BlockKeeper:
             name, block = restore.lacking[0]
             slots = self._kept.slots[name.group]
             if slots.find(name.key) is not None:
-                slot: int | None = slots.use(name.key)
+                slot: int | None = slots.hold(name.key)
             elif self.disk.is_on and self._kept.is_on_disk(name):
                 slot = slots.take()
                 to_read += [] if slot is None else [(name, slot)]

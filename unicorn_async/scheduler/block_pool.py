@@ -26,7 +26,7 @@ class BlockPool:
         self._keys: dict[int, bytes] = {}
         self._known: dict[bytes, int] = {}
         self.notes_released = False  # whether somebody asks for `first_released`
-        self._released: dict[int, None] = {}  # idle blocks that a sequence had to its end
+        self._released: dict[int, None] = {}  # known blocks that a sequence had to its end, the last ones of it first
         self.add(blocks)
 
     @property
@@ -87,7 +87,6 @@ class BlockPool:
         """Use the block that holds this; there is one."""
         block = self._known[key]
         self._idle.pop(block, None)
-        self._released.pop(block, None)
         self._users[block] = self._users.get(block, 0) + 1
         return block
 
@@ -113,7 +112,7 @@ class BlockPool:
         return bisect_right(blocks, -num_users, lo=start, key=lambda block: -self._users[block])
 
     def first_released(self) -> tuple[int, bytes] | None:
-        """Return the block that would be lost first, and its key, of those that `free` has noted."""
+        """Return the block that `free` has noted before all others, and its key; it may have users."""
         block = next(iter(self._released), None)
         return None if block is None else (block, self._keys[block])
 
@@ -126,14 +125,16 @@ class BlockPool:
         for block in blocks:
             assert block in self._users, f"block {block} is freed twice"
             self._users[block] -= 1
-            if self._users[block]:
-                continue
-            del self._users[block]
+            is_idle = not self._users[block]
+            if is_idle:
+                del self._users[block]
             if block in self._keys:
-                self._idle[block] = None
+                if is_idle:
+                    self._idle[block] = None
                 if self.notes_released and not is_passed:
+                    self._released.pop(block, None)
                     self._released[block] = None
-            else:
+            elif is_idle:
                 self._give_back(block)
 
 

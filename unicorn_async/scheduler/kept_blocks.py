@@ -20,7 +20,7 @@ class BlockName(NamedTuple):
 
 
 class HostSlots:
-    """The slots of one group. Those in use longest ago go first, but for those that are pinned.
+    """The slots of one group. Those used longest ago go first, but for those that are pinned.
 
     A slot is pinned while somebody copies to or from it.
     """
@@ -70,9 +70,14 @@ class HostSlots:
             self._known[key] = slot
             self._filled.add(slot)
 
-    def use(self, key: bytes) -> int:
-        """Pin the slot of a block that is here, as the one that was used last."""
-        slot = self._known[key] = self._known.pop(key)
+    def use(self, key: bytes) -> None:
+        """Note that a block is used now; harmless for one that is not here."""
+        if key in self._known:
+            self._known[key] = self._known.pop(key)
+
+    def hold(self, key: bytes) -> int:
+        """Pin the slot of a block that is here."""
+        slot = self._known[key]
         self._pins[slot] += 1
         return slot
 
@@ -92,6 +97,8 @@ class HostSlots:
 class KeptBlocks:
     """Says where a block lies, by its name, and which go where room is wanted. Pure: who copies tells what was done.
 
+    Those used longest ago go first. A block is of no use without those before it in its text, so whoever saves or uses
+    blocks of a text does so from the last to the first.
     `block_nbytes` is the size of a block, by group. A disk has room for `disk_limit` bytes, 0 where there is none.
     """
 
@@ -123,7 +130,7 @@ class KeptBlocks:
     def await_writing(self, name: BlockName) -> int:
         """Pin a block's slot until `end_writing`."""
         self._num_unwritten[name.group] += 1
-        return self.slots[name.group].use(name.key)
+        return self.slots[name.group].hold(name.key)
 
     def end_writing(self, name: BlockName, slot: int) -> None:
         """Take it that a block was written, or will not be."""
@@ -144,6 +151,11 @@ class KeptBlocks:
     def drop_from_disk(self, name: BlockName) -> None:
         """Note that a block is not on the disk; harmless where it was not."""
         self.disk_bytes -= self._on_disk.pop(name, 0)
+
+    def use_in_slots(self, names: Iterable[BlockName]) -> None:
+        """Note that blocks are used now, the last of them last."""
+        for name in names:
+            self.slots[name.group].use(name.key)
 
     def use_on_disk(self, names: Iterable[BlockName]) -> None:
         """Note that blocks are used now, the last of them last."""

@@ -31,6 +31,16 @@ class BlockCopy(NamedTuple):
     num_blocks: int = 1  # whose tokens are computed where it is not there
 
 
+class Released(NamedTuple):
+    """What is to be copied to the host, and which blocks that are elsewhere already were used until now.
+
+    In either the last ones of a text come first; those that were used are to be noted before the copies are made.
+    """
+
+    copies: list[BlockCopy]
+    used: list[BlockName]
+
+
 @dataclass(slots=True, eq=False)
 class Restore:
     """Blocks that a sequence waits for, in the order of its text; `is_cancelled` when it does not any more."""
@@ -107,28 +117,39 @@ class KeptPrefixes(Prefixes):
         self._forget(sequence)
         super().leave(sequence)
 
-    def take_released(self, most_nbytes: int, *, wants_disk: bool) -> list[BlockCopy]:
-        """Return what is to be copied to the host of blocks that nobody has, and the slots, pinned, for it."""
+    def take_released(self, most_nbytes: int, *, wants_disk: bool) -> Released:
+        """Return what is to be copied to the host of blocks that nobody has, and the slots, pinned, for it.
+
+        A block that is elsewhere already waits for those behind it in its text, which are to be copied first.
+        """
         copies: list[BlockCopy] = []
+        used: list[BlockName] = []
         for group, pool in enumerate(self._blocks.pools):
             slots, nbytes, before = self.kept.slots[group], self.kept.block_nbytes[group], len(copies)
             while most_nbytes > 0 and len(copies) < MOST_COPIES:
-                if wants_disk and not self.kept.has_room_to_write(group, len(copies) - before):
-                    break
                 released = pool.first_released()
                 if released is None:
                     break
                 block, key = released
+                num_coming = len(copies) - before
                 if self.kept.knows(group, key):
+                    if num_coming:
+                        break
+                    pool.forget_released(block)
+                    used.append(BlockName(group, key))
+                    continue
+                if pool.is_used(key):  # and noted once more when it is not
                     pool.forget_released(block)
                     continue
+                if wants_disk and not self.kept.has_room_to_write(group, num_coming):
+                    break
                 slot = slots.take()
                 if slot is None:
                     break
                 pool.forget_released(block)
                 copies.append(BlockCopy(BlockName(group, key), block, slot))
                 most_nbytes -= nbytes
-        return copies
+        return Released(copies, used)
 
     def _reached(self, sequence: Sequence) -> int:
         """Return how many blocks a sequence can begin behind with what is kept."""
@@ -139,6 +160,9 @@ class KeptPrefixes(Prefixes):
         sequence.is_restoring = True
         sequence.num_restores += 1
         restore = Restore(sequence, lacking)
+        names = [name for name, _ in reversed(lacking)]
+        self.kept.use_in_slots(names)  # others need room before their turn comes
+        self.kept.use_on_disk(names)
         self.restores.append(restore)
         self._restoring[sequence] = restore
         self._announce(sequence, here)

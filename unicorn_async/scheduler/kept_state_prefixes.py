@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from unicorn_async.scheduler.kept_blocks import BlockName
-from unicorn_async.scheduler.kept_prefixes import BlockCopy, KeptPrefixes
+from unicorn_async.scheduler.kept_prefixes import BlockCopy, KeptPrefixes, Released
 from unicorn_async.scheduler.state_copies import GivenState
 from unicorn_async.scheduler.state_prefixes import StatePrefixes
 
@@ -54,6 +54,7 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         key = keys[found - 1]
         if row is None:
             self._await(sequence, key)
+            self._note(key, found)
         else:
             self._rows[sequence] = key, row
             lacking.append((BlockName(self._group, key), row))
@@ -90,20 +91,24 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         if sequence in self._awaited:
             self._copies.unpin(self._awaited.pop(sequence))
 
-    def take_released(self, most_nbytes: int, *, wants_disk: bool) -> list[BlockCopy]:
+    def take_released(self, most_nbytes: int, *, wants_disk: bool) -> Released:
         """See `KeptPrefixes`; a copy of a state at a time, beside blocks: one is of no use without the others."""
-        copies = self._take_state(wants_disk=wants_disk)
-        least, nbytes = most_nbytes // 2, self.kept.block_nbytes[self._group] * len(copies)
-        return copies + super().take_released(max(most_nbytes - nbytes, least), wants_disk=wants_disk)
+        states = self._take_state(wants_disk=wants_disk)
+        least, nbytes = most_nbytes // 2, self.kept.block_nbytes[self._group] * len(states.copies)
+        blocks = super().take_released(max(most_nbytes - nbytes, least), wants_disk=wants_disk)
+        return Released(states.copies + blocks.copies, states.used + blocks.used)
 
-    def _take_state(self, *, wants_disk: bool) -> list[BlockCopy]:
+    def _take_state(self, *, wants_disk: bool) -> Released:
         group, of_answers = self._group, set(self._of_answers.values())
+        used: list[BlockName] = []
         if wants_disk and not self.kept.has_room_to_write(group):
-            return []
+            return Released([], used)
         for key, num_blocks in list(self._unsaved.items()):
             row = self._copies.row(key)
-            if row is None or self.kept.knows(group, key):
+            is_elsewhere = self.kept.knows(group, key)
+            if row is None or is_elsewhere:
                 del self._unsaved[key]
+                used += [BlockName(group, key)] if is_elsewhere else []
                 continue
             if key in of_answers or (self._copies.has_free and self._is_of_running(key, num_blocks)):
                 continue
@@ -111,8 +116,8 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
             if slot is None:
                 break
             del self._unsaved[key]
-            return [BlockCopy(BlockName(group, key), row, slot, num_blocks)]
-        return []
+            return Released([BlockCopy(BlockName(group, key), row, slot, num_blocks)], used)
+        return Released([], used)
 
     def _note(self, key: bytes, num_blocks: int) -> None:
         self._unsaved.pop(key, None)
