@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.threads import allow_threads
@@ -40,6 +41,35 @@ async def test_the_blocks_used_longest_ago_go_first(store: ToyStore) -> None:
     assert list(store.folder.files) == NAMES[2:5]
     assert store.kept.disk_bytes == 3 * file_nbytes(NBYTES)
     assert store.problems == []
+
+
+async def test_what_a_start_finds_beyond_its_limit_is_removed(store: ToyStore) -> None:
+    size = file_nbytes(NBYTES)
+    store.folder.files = dict.fromkeys(NAMES[:5], b"")
+    store.folder.noted = NAMES[:5]
+    store.open_disk = lambda: dict.fromkeys(NAMES[:5], size)
+    tier = tier_of(store)
+    await tier.open()
+    assert (store.kept.num_on_disk, store.kept.disk_bytes) == (3, 3 * size)
+    assert tier.wake.is_set()
+    assert await tier.write_next()
+    assert list(store.folder.files) == NAMES[2:5]
+    assert not await tier.write_next()
+
+
+async def test_what_can_not_be_removed_at_the_start_is_told_and_holds_nobody_up(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(names: Iterable[BlockName]) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(store.folder, "remove", refuse)
+    store.open_disk = lambda: dict.fromkeys(NAMES[:4], file_nbytes(NBYTES))
+    tier = tier_of(store)
+    await tier.open()
+    assert await tier.write_next()
+    assert tier.takes_blocks
+    assert store.problems == ["removing blocks beyond the limit: Permission denied"]
 
 
 async def test_a_limit_without_room_for_a_block_is_told(store: ToyStore) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 10.0  # with a disk that does not answer
 _PAUSE_S = 60.0  # behind a write that failed
 _OPENING, _READING, _WRITING = "opening the disk's folder", "reading a block", "writing a block"
+_TRIMMING = "removing blocks beyond the limit"
 _EXPECTED = (OSError, CheckpointError, MemoryError)
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class DiskTier:
         self._patience_s = patience_s
         # What is to be done in this order: blocks to write, with their slots, pinned; uses to note, without.
         self._queue: dict[tuple[BlockName, int | None], None] = {}
+        self._excess: list[BlockName] = []  # what an earlier start has left beyond this one's limit
         self._writing: asyncio.Future[int] | None = None  # the first of them
         self._num_stuck = 0  # reads and writes that take longer
         self._paused_until = 0.0
@@ -78,6 +80,8 @@ class DiskTier:
         else:
             self._kept.find_on_disk(found)
             self._store.counters.disk = "on"
+            self._excess = self._kept.make_room_on_disk(0) or []
+            self.wake.set()
 
     def _off(self, error: BaseException) -> None:
         self._store.counters.disk = f"off: {_reason(error)}"
@@ -102,10 +106,13 @@ class DiskTier:
                 self.wake.set()
 
     async def write_next(self) -> bool:
-        """Write a block, and remove others for it, or note uses; returns whether there was something to do.
+        """Do what comes next: remove what is too much, note uses, or write a block; returns whether there was any.
 
         What a caller has begun who was cancelled is waited for, and not begun once more.
         """
+        if self._excess:
+            await self._remove_excess()
+            return True
         if not self._queue:
             return False
         name, slot = next(iter(self._queue))
@@ -122,6 +129,16 @@ class DiskTier:
         del self._queue[name, slot]
         self._kept.end_writing(name, slot)
         return True
+
+    async def _remove_excess(self) -> None:
+        folder = self._store.folder
+        assert folder is not None, "it was found there"
+        excess, self._excess = self._excess, []
+        removing = self._store.threads.begin(_TRIMMING, partial(folder.remove, excess))
+        await self._wait([removing])
+        error = removing.exception() if removing.done() else None
+        if error is not None:
+            self._store.failed(_TRIMMING, _reason(error))
 
     async def _note_uses(self) -> None:
         """Note the uses that come before the next block that is to be written."""
