@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +50,27 @@ def test_what_was_written_is_there_again_in_the_order_of_use(folder: DiskFolder,
     into = bytearray(96)
     folder.read(NAMES[0], memoryview(into))
     assert into == DATA
+
+
+@pytest.mark.parametrize("clock_ns", [10**18, 0], ids=["stands still", "was set back"])
+def test_the_order_of_use_is_kept_whatever_the_clock_does(
+    folder: DiskFolder, monkeypatch: pytest.MonkeyPatch, clock_ns: int
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 10**18)
+    for name in NAMES[::-1]:
+        folder.write(name, DATA)
+    assert list(reopened(folder)) == NAMES[::-1]
+    monkeypatch.setattr(time, "time_ns", lambda: clock_ns)
+    folder.used([NAMES[2], NAMES[3]])
+    assert list(reopened(folder)) == [NAMES[1], NAMES[0], NAMES[2], NAMES[3]]
+
+
+def test_files_of_one_time_are_in_the_order_of_their_names(folder: DiskFolder, tmp_path: Path) -> None:
+    for name in (NAMES[2], NAMES[0], NAMES[3], NAMES[1]):
+        folder.write(name, DATA)
+    for file in (tmp_path / "kv" / KEY).glob("*.kv"):
+        os.utime(file, (1000, 1000))
+    assert list(reopened(folder)) == NAMES
 
 
 def test_a_file_under_another_name_is_damaged_and_removed(folder: DiskFolder, tmp_path: Path) -> None:
@@ -134,7 +156,7 @@ def test_nothing_is_removed_of_a_model_that_was_opened_meanwhile(folder: DiskFol
 def test_pruning_removes_nothing_of_a_model_that_is_opened_meanwhile(
     folder: DiskFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def opened_behind(root: Path, *, but: str = "") -> list[tuple[float, BlockName, int]]:
+    def opened_behind(root: Path, *, but: str = "") -> list[tuple[int, BlockName, int]]:
         files = list(idle_files(root, but=but))
         if not but:
             folder.open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -40,8 +41,12 @@ def file_nbytes(nbytes: int) -> int:
     return _HEADER.size + nbytes
 
 
-def write_block(path: Path, name: BlockName, data: memoryview) -> None:
-    """Write a block's file, which is there when it is whole; raises OSError, and leaves nothing then."""
+def write_block(path: Path, name: BlockName, data: memoryview, used_ns: int) -> None:
+    """Write a block's file, used at `used_ns`, which is there when it is whole.
+
+    Raises:
+        OSError: it can't be written; nothing is left of it.
+    """
     part = path.with_name(path.name + PART_SUFFIX)
     header = _HEADER.pack(_MAGIC, _VERSION, name.group, len(data), name.key, _digest(name, data))
     try:
@@ -51,6 +56,8 @@ def write_block(path: Path, name: BlockName, data: memoryview) -> None:
                 left = piece
                 while left:
                     left = left[os.write(file, left) :]
+            with contextlib.suppress(OSError):  # its order among others is lost then, and no more
+                os.utime(file, ns=(used_ns, used_ns))
         finally:
             os.close(file)
         part.rename(path)

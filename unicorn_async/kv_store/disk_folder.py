@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import stat
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ _OTHERS = -1  # group of the files of other models, whose key is where they lie
 _FOLDER = re.compile(r"[0-9a-f]{32}")
 _LOCK_FILE = "lock"
 _MOST_FILES = 1 << 20  # that are looked at
+_TICK_NS = 1000  # between two uses at least, which a file system may tell apart
 _MOST_LOOKS, _LOOK_S = 25, 0.02  # at a lock
 
 
@@ -37,6 +39,8 @@ class DiskFolder:
         self._folder = root / key
         self._block_nbytes = tuple(block_nbytes)
         self._lock: int | None = None
+        self._last_ns = 0  # when a block was used last
+        self._clock = threading.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -54,10 +58,11 @@ class DiskFolder:
             self._lock = _locked_soon(self._folder)
             if self._lock is None:
                 raise CacheError("another process keeps this model's blocks there")
-            found = sorted((*self._own(), *idle_files(self._root, but=self._folder.name)), key=lambda file: file[0])
+            found = sorted((*self._own(), *idle_files(self._root, but=self._folder.name)))
         except OSError as exc:
             self.close()
             raise CacheError(f"the folder can't be used: {exc.strerror or exc}") from exc
+        self._last_ns = found[-1][0] if found else 0
         return {name: nbytes for _, name, nbytes in found}
 
     def write(self, name: BlockName, data: memoryview) -> int:
@@ -68,7 +73,7 @@ class DiskFolder:
             CacheError: somebody removed the folder, and another process has it now.
         """
         self._keep()
-        write_block(self._folder / file_name(name), name, data)
+        write_block(self._folder / file_name(name), name, data, self._next_ns())
         return file_nbytes(len(data))
 
     def read(self, name: BlockName, into: memoryview) -> None:
@@ -99,16 +104,23 @@ class DiskFolder:
             raise failure
 
     def used(self, names: Iterable[BlockName]) -> None:
-        """Note in the files that blocks are used now."""
+        """Note in the files that blocks are used now, one after the other."""
         for name in names:
+            now_ns = self._next_ns()
             with contextlib.suppress(OSError):  # it only goes earlier
-                os.utime(self._folder / file_name(name), follow_symlinks=False)
+                os.utime(self._folder / file_name(name), ns=(now_ns, now_ns), follow_symlinks=False)
 
     def close(self) -> None:
         """Leave the folder to others."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
+
+    def _next_ns(self) -> int:
+        """Return the time, which is later than at all uses before; a kernel's own is the same for milliseconds."""
+        with self._clock:
+            self._last_ns = max(time.time_ns(), self._last_ns + _TICK_NS)
+            return self._last_ns
 
     def _make(self) -> None:
         self._root.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +150,7 @@ class DiskFolder:
         except FileNotFoundError:
             return False
 
-    def _own(self) -> Iterator[tuple[float, BlockName, int]]:
+    def _own(self) -> Iterator[tuple[int, BlockName, int]]:
         for entry, found in _files(self._folder):
             name = name_of(entry.name)
             if entry.name.endswith(PART_SUFFIX):
@@ -146,12 +158,12 @@ class DiskFolder:
             elif name is not None:
                 nbytes = self._block_nbytes[name.group] if name.group < len(self._block_nbytes) else 0
                 if found.st_size == file_nbytes(nbytes):
-                    yield found.st_mtime, name, found.st_size
+                    yield found.st_mtime_ns, name, found.st_size
                 else:
                     os.unlink(entry.path)
 
 
-def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[float, BlockName, int]]:
+def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[int, BlockName, int]]:
     """Return the blocks' files of all models that nobody has open, and of those not called `but`: times, names, sizes.
 
     It blocks on the disk; raises OSError.
@@ -166,7 +178,7 @@ def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[float, BlockName,
         for entry, found in _files(root / folder.name):
             if name_of(entry.name) is not None or entry.name.endswith(PART_SUFFIX):
                 key = os.fsencode(f"{folder.name}/{entry.name}")
-                yield found.st_mtime, BlockName(_OTHERS, key), found.st_size
+                yield found.st_mtime_ns, BlockName(_OTHERS, key), found.st_size
 
 
 def prune_idle(root: Path) -> tuple[int, int]:
