@@ -210,8 +210,36 @@ def test_a_folder_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kv", tmp_path / "kv" / KEY)} == {0o700}
 
 
-def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
+def test_a_link_of_the_user_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
     (tmp_path / "kv").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CacheError, match="somebody else's"):
-        DiskFolder(tmp_path / "kv", KEY, SIZES).open()
+    made = DiskFolder(tmp_path / "kv", KEY, SIZES)
+    assert made.open() == {}
+    made.write(NAMES[0], DATA)
+    assert list(reopened(made)) == [NAMES[0]]
+    made.close()
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o700
+    assert prune_idle(tmp_path / "kv") == (1, file_nbytes(96))
+
+
+def refusal(root: Path) -> str:
+    with pytest.raises(CacheError) as caught:
+        DiskFolder(root, KEY, SIZES).open()
+    return str(caught.value)
+
+
+def test_what_is_no_folder_of_the_user_is_refused_by_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "kv"
+    root.symlink_to(tmp_path / "elsewhere")
+    assert refusal(root) == "the link to the folder leads to none"
+    (tmp_path / "elsewhere").write_text("")
+    assert refusal(root) == "what is in the folder's place is none"
+    (tmp_path / "elsewhere").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (root / KEY).symlink_to(tmp_path)
+    assert refusal(root) == "the model's folder is a link"
+    monkeypatch.setattr(os, "geteuid", lambda: root.lstat().st_uid + 1)
+    assert refusal(root) == "the link to the folder is somebody else's"
+    assert refusal(tmp_path / "elsewhere") == "the folder is somebody else's"

@@ -51,7 +51,7 @@ class DiskFolder:
         """Take the folder; returns the sizes of the files that are there, the one that was used longest ago first.
 
         Raises:
-            CacheError: another process has it, it is somebody else's, or it can't be used.
+            CacheError: another process has it, it is somebody else's, or no folder, or it can't be used.
         """
         try:
             self._make()
@@ -124,13 +124,8 @@ class DiskFolder:
 
     def _make(self) -> None:
         self._root.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (self._root, self._folder):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                raise CacheError("the folder is somebody else's")
-            if found.st_mode & 0o077:
-                folder.chmod(0o700)
+        _make_own(self._root, follows=True)
+        _make_own(self._folder, follows=False)
 
     def _keep(self) -> None:
         """Take the folder anew where somebody removed it, and its lock with it; raises OSError, CacheError."""
@@ -161,6 +156,33 @@ class DiskFolder:
                     yield found.st_mtime_ns, name, found.st_size
                 else:
                     os.unlink(entry.path)
+
+
+def _make_own(folder: Path, *, follows: bool) -> None:
+    """Make a folder that nobody else has access to, unless it is there; it may be a link of the user's if it `follows`.
+
+    Raises:
+        CacheError: it is somebody else's, or no folder.
+        OSError: it can't be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        if not follows:
+            raise CacheError("the model's folder is a link")
+        if found.st_uid != os.geteuid():
+            raise CacheError("the link to the folder is somebody else's")
+        try:
+            found = folder.stat()
+        except FileNotFoundError as exc:
+            raise CacheError("the link to the folder leads to none") from exc
+    if not stat.S_ISDIR(found.st_mode):
+        raise CacheError("what is in the folder's place is none")
+    if found.st_uid != os.geteuid():
+        raise CacheError("the folder is somebody else's")
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[int, BlockName, int]]:
