@@ -39,9 +39,9 @@ class RoundRobin(Generic[Item]):
         """Whose turn it is; there has to be something."""
         return next(iter(self._queues.values()))[0]
 
-    def first_of(self, owner: str) -> Item:
-        """An owner's first item; it has to have one."""
-        return self._queues[owner][0]
+    def of(self, owner: str) -> Iterator[Item]:
+        """An owner's items, the first one first."""
+        return iter(self._queues.get(owner, ()))
 
     def add(self, owner: str, item: Item) -> None:
         """Have an item wait."""
@@ -54,14 +54,19 @@ class RoundRobin(Generic[Item]):
 
     def pop_of(self, owner: str) -> Item:
         """Take an owner's first one, whose turn it then was."""
+        item = next(self.of(owner))
+        self.take(owner, item)
+        return item
+
+    def take(self, owner: str, item: Item) -> None:
+        """Take one of an owner's items, which waits; it costs as much as there are before it. That was its turn."""
         queue = self._queues[owner]
-        item = queue.popleft()
+        queue.remove(item)
         self._num -= 1
         if queue:
             self._queues.move_to_end(owner)
         else:
             del self._queues[owner]
-        return item
 
     def remove(self, owner: str, item: Item) -> bool:
         """Have an item wait no longer; return whether it did."""

@@ -12,7 +12,7 @@ from unicorn_async.round_robin import RoundRobin
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import Sequence
-from unicorn_async.scheduler.waiting_queue import WaitingQueue
+from unicorn_async.scheduler.waiting_queue import MOST_PASSED_OVER, WaitingQueue
 
 OWNERS = st.sampled_from("abcd")
 
@@ -74,16 +74,16 @@ def test_who_has_lost_its_place_gets_one_before_all_of_its_client_that_had_none_
     for one in (first, second, third):
         queue.add(one)
     for one in (first, third):
-        assert queue.first({}) is one
+        assert next(queue.in_order({})) is one
         queue.take(one)
     queue.put_back(third)
     queue.put_back(first)
     assert set(queue) == {first, second, third}
     queue.remove(first)
     queue.remove(first)
-    assert queue.first({}) is third
+    assert next(queue.in_order({})) is third
     queue.take(third)
-    assert queue.first({}) is second
+    assert next(queue.in_order({})) is second
     queue.take(second)
     assert (first.place, third.place, second.place) == (0, 1, 2)
     assert not len(queue)
@@ -96,9 +96,26 @@ def test_the_client_who_holds_least_is_first_even_before_who_has_lost_a_place() 
     queue.take(first)
     queue.put_back(first)
     queue.add(second)
-    assert queue.first({"a": 2, "b": 1}) is second
-    assert queue.first({"a": 1, "b": 1}) is first
-    assert queue.first({"b": 1}) is first
+    assert next(queue.in_order({"a": 2, "b": 1})) is second
+    assert next(queue.in_order({"a": 1, "b": 1})) is first
+    assert next(queue.in_order({"b": 1})) is first
+
+
+def test_who_has_lost_its_place_is_passed_over_by_other_clients_alone_and_new_ones_by_their_own_up_to_a_bound() -> None:
+    queue = WaitingQueue()
+    lost, other = sequence("a"), sequence("b")
+    for one in (lost, sequence("a"), other):
+        queue.add(one)
+    queue.take(lost)
+    queue.put_back(lost)
+    assert list(queue.in_order({})) == [lost, other]
+    new = [sequence("b") for _ in range(MOST_PASSED_OVER + 1)]
+    for one in new:
+        queue.add(one)
+    assert list(queue.in_order({})) == [lost, other, *new[:-1]]
+    queue.take(new[0])
+    assert list(queue.in_order({})) == [lost, other, *new[1:]]
+    assert (lost.place, new[0].place, other.place) == (0, 1, -1)
 
 
 def test_a_waiting_sequence_that_is_cancelled_has_no_turn() -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.scheduler.admission import fits_beside, wanted_by
 from unicorn_async.scheduler.fair_shares import FairShares
 from unicorn_async.scheduler.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from unicorn_async.scheduler.block_manager import BlockManager
     from unicorn_async.scheduler.prefixes import Prefixes
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.scheduler.state_rows import StateRows
+
+
+class Beginning(NamedTuple):
+    """A sequence that waits and can begin, and how many blocks that are there it would begin behind."""
+
+    sequence: Sequence
+    num_found: int
 
 
 class Places:
@@ -26,6 +33,9 @@ class Places:
     waits, and is computed again later. What comes free goes to the client that holds least. Where blocks run out, too,
     the youngest of who holds most gives up its own. So the oldest sequence of all always goes on, and each client's
     oldest loses its place to older ones alone, for blocks.
+
+    Who can't begin yet, since a running sequence is to compute its prompt's beginning, or its mask is not known, is
+    passed over; who can, and has no room, is not.
     """
 
     def __init__(
@@ -38,8 +48,6 @@ class Places:
         self._shares = FairShares(blocks, max_num_seqs)
         self._states = states
         self._max_num_seqs = max_num_seqs
-        self._first: Sequence | None = None  # in the queue, if it can have a place
-        self._num_found = 0  # blocks that it can begin behind
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []  # in order of their first admission
         self.leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
@@ -53,53 +61,47 @@ class Places:
         return self._max_num_seqs - self._states.num_free
 
     def first(self) -> Sequence:
-        """Return who gets the next place; somebody has to wait."""
-        return self.waiting.first(self._shares.held(self.running) if len(self.waiting.clients) > 1 else {})
+        """Return whose turn it is to have a place, whether it can begin or not; somebody has to wait."""
+        return next(self._in_order())
 
-    def can_admit(self) -> bool:
-        """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
+    def admissible(self) -> Beginning | None:
+        """Return who gets the next place, if it fits beside what runs, with a block more for each that runs."""
         is_giving_up = any(sequence.preempted for sequence in self.leaving)
         if not self.waiting or not self._states.num_free or is_giving_up:
-            return False
-        first = self.first()
-        found = self._found(first)
-        if found is None:
-            return False
-        self._first, self._num_found = first, found
-        if self._fits(first, found, self.running):
-            return True
+            return None
+        beginning = self._next()
+        if beginning is None or self._fits(beginning, self.running):
+            return beginning
         self.wants_blocks = self._blocks.is_growing
-        return False
+        return None
 
-    def admit(self) -> Sequence:
-        """Give the first in the queue its place, where it can have one."""
-        sequence = self._first
-        assert sequence is not None, "can_admit comes before admit"
-        self._first = None
+    def admit(self, beginning: Beginning) -> Sequence:
+        """Give who is `admissible` its place."""
+        sequence = beginning.sequence
         self.waiting.take(sequence)
         self._states.give(sequence)
         sequence.preempted = False
         sequence.num_given = sequence.length
         sequence.num_uncounted = 0  # all that it has is counted anew
         insort(self.running, sequence, key=lambda running: running.place)
-        self._prefixes.begin(sequence, self._num_found)
+        self._prefixes.begin(sequence, beginning.num_found)
         return sequence
 
     def make_way(self) -> None:
-        """Have others give up their places for the first in the queue, where it has a right to one."""
+        """Have others give up their places for who gets the next one, where it has a right to it."""
         if not self.waiting or self._blocks.is_growing or self._is_one_clients():
             return
-        first = self.first()
-        found = self._found(first)
-        if found is None or self._has_way(first, found, self.running):
+        beginning = self._next()
+        if beginning is None or self._has_way(beginning, self.running):
             return
+        first = beginning.sequence
         excess = self._shares.excess(self.running, first, wanted_by(self._blocks, first, self._max_queries))
-        if not self._has_way(first, found, [one for one in self.running if one not in excess], excess):
+        if not self._has_way(beginning, [one for one in self.running if one not in excess], excess):
             return
         for victim in excess:
             self._preempt(victim)
             self.num_fair_preemptions += 1
-            if self._has_way(first, found, self.running):
+            if self._has_way(beginning, self.running):
                 return
 
     def has_room(self, sequence: Sequence) -> bool:
@@ -140,19 +142,24 @@ class Places:
         clients = self.waiting.clients
         return len(clients) == 1 and all(sequence.client == clients[0] for sequence in self.running)
 
-    def _found(self, first: Sequence) -> int | None:
-        """Return how many blocks a sequence can begin behind; None while it can't begin."""
-        return None if first.awaits_mask else self._prefixes.find(first)
+    def _in_order(self) -> Iterator[Sequence]:
+        return self.waiting.in_order(self._shares.held(self.running) if len(self.waiting.clients) > 1 else {})
 
-    def _has_way(
-        self, first: Sequence, found: int, running: list[Sequence], giving_up: Iterable[Sequence] = ()
-    ) -> bool:
-        """Whether a sequence can have a place when those that leave have left, and those that give theirs up."""
+    def _next(self) -> Beginning | None:
+        """Return the first in the queue that can begin."""
+        for sequence in self._in_order():
+            if not sequence.awaits_mask and (found := self._prefixes.find(sequence)) is not None:
+                return Beginning(sequence, found)
+        return None
+
+    def _has_way(self, beginning: Beginning, running: list[Sequence], giving_up: Iterable[Sequence] = ()) -> bool:
+        """Whether one can have a place when those that leave have left, and those that give theirs up."""
         leaving = [*self.leaving, *giving_up]
-        return bool(self._states.num_free or leaving) and self._fits(first, found, running, leaving)
+        return bool(self._states.num_free or leaving) and self._fits(beginning, running, leaving)
 
-    def _fits(self, first: Sequence, found: int, running: list[Sequence], leaving: Iterable[Sequence] = ()) -> bool:
-        return fits_beside(self._blocks, first, found, running, self._max_queries, leaving)
+    def _fits(self, beginning: Beginning, running: list[Sequence], leaving: Iterable[Sequence] = ()) -> bool:
+        sequence, found = beginning
+        return fits_beside(self._blocks, sequence, found, running, self._max_queries, leaving)
 
     def _preempt(self, victim: Sequence) -> None:
         victim.preempted = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import MAX_PROPOSED
@@ -33,13 +34,17 @@ class Prefixes:
     def find(self, sequence: Sequence) -> int | None:
         """Return how many blocks that are there a sequence would begin behind.
 
-        None while the block behind these is one that a running sequence is to compute.
+        None while the block behind these is one that a running sequence is to compute: nothing is searched again
+        before that has all that it has in common with the sequence.
         """
         if not self._shares:
             return 0
+        if sequence.awaited_key in self._to_come:
+            return None
         most = self._most(sequence)
         found = self._blocks.find(sequence, most)
-        return None if found < most and sequence.block_keys[found] in self._to_come else found
+        *_, sequence.awaited_key = None, *takewhile(self._to_come.__contains__, sequence.block_keys[found:most])
+        return found if sequence.awaited_key is None else None
 
     def begin(self, sequence: Sequence, found: int) -> None:
         """Have a sequence that was admitted begin behind what was found, and others wait for what it is to compute."""

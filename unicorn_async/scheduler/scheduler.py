@@ -191,9 +191,8 @@ class Scheduler(Occupancy):
         room = self._room_for_decodes(len(decodes), prompts, step)
         is_stalled = not self._place_decodes(decodes, step, room)
         prompts = self._prompt_turns.ordered(prompts, self._places.running)
-        if not step.is_full and not is_stalled and self._is_turn_of_first(prompts) and self._places.can_admit():
-            step.bound_prompts(self._step_budget, self._blocks.block_size)
-            self._admit(step)
+        if not step.is_full and not is_stalled and self._is_turn_of_waiting(prompts):
+            self._admit(step, before=prompts)
         for sequence in prompts:
             if step.is_full:
                 break
@@ -206,9 +205,8 @@ class Scheduler(Occupancy):
                 self._place(sequence, step)
             else:
                 is_stalled = True
-        while not step.is_full and not is_stalled and self._places.can_admit():
-            step.bound_prompts(self._step_budget, self._blocks.block_size)
-            self._admit(step)
+        while not step.is_full and not is_stalled and self._admit(step):
+            pass
         if self._places.waiting and step.is_full and not step.scheduled[-1].is_decode:
             self.prefixes.expect(self._places.first())
         if not step.scheduled and not room:  # left to prompts that could not go on
@@ -304,11 +302,19 @@ class Scheduler(Occupancy):
         if not restore.is_cancelled:
             self._places.give_back(restore.sequence)
 
-    def _admit(self, step: NextStep) -> None:
-        """Give the first in the queue its place, and what fits of its prompt, unless its blocks are to come first."""
-        sequence = self._places.admit()
+    def _admit(self, step: NextStep, before: SequenceOf[Sequence] = ()) -> bool:
+        """Give who gets the next place that, and what fits of its prompt, unless its blocks are to come first.
+
+        Returns whether anybody got one: `before` prompts of those that run nobody does whose client's turn is later.
+        """
+        beginning = self._places.admissible()
+        if beginning is None or (before and not self._prompt_turns.is_before(beginning.sequence.client, before)):
+            return False
+        step.bound_prompts(self._step_budget, self._blocks.block_size)
+        sequence = self._places.admit(beginning)
         if not sequence.is_restoring:
             self._place(sequence, step)
+        return True
 
     def _room_for_decodes(self, num_decodes: int, prompts: SequenceOf[Sequence], step: NextStep) -> int:
         """Return how many decodes the step may begin with, for prompts to get what they are promised."""
@@ -316,8 +322,8 @@ class Scheduler(Occupancy):
         if num_decodes + block_size <= most:
             return most
         wanted = sum([prompt.num_remaining for prompt in prompts])
-        if wanted < block_size and self._places.can_admit():
-            wanted += self._places.first().length
+        if wanted < block_size and (beginning := self._places.admissible()) is not None:
+            wanted += beginning.sequence.length
         half = (most + self._num_steps % 2) // 2  # of a step of one token, every other step
         return most - min(wanted, block_size, half)
 
@@ -354,9 +360,9 @@ class Scheduler(Occupancy):
         step.logit_rows_left -= len(scheduled)
         return not is_stalled
 
-    def _is_turn_of_first(self, prompts: SequenceOf[Sequence]) -> bool:
-        """Whether the first in the queue goes before the prompts of those that run."""
-        return bool(self._places.waiting) and self._prompt_turns.is_before(self._places.first().client, prompts)
+    def _is_turn_of_waiting(self, prompts: SequenceOf[Sequence]) -> bool:
+        """Whether a client that waits goes before the prompts of those that run."""
+        return any(self._prompt_turns.is_before(client, prompts) for client in self._places.waiting.clients)
 
     def _take_turn(self, sequence: Sequence) -> None:
         self._num_turns += 1

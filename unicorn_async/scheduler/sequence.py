@@ -68,6 +68,7 @@ class Sequence:
     first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
     num_covered: int = 0  # positions that each of the tables has room for
     block_keys: list[bytes] = field(default_factory=list)  # of its first blocks, by their tokens and all before them
+    awaited_key: bytes | None = None  # while it waits for a place: the last of what a running sequence is to have first
     num_known: int = 0  # of its first blocks, as far as they are known by their keys
     num_found: int = 0  # positions that it found computed when it got its state
     num_prompt_found: int | None = None  # those of its prompt at its first admission, None before that

@@ -45,11 +45,15 @@ class StatePrefixes(Prefixes):
 
     def find(self, sequence: Sequence) -> int | None:
         """See `Prefixes`."""
+        if sequence.awaited_key in self._planned:
+            return None
         keys = self._keys(sequence)
         there = self._blocks.find(sequence, len(keys))
         found = self._last_copied(sequence, keys, there)
         self._plan_parting(keys, there, found)
-        return None if self._planned and any(key in self._planned for key in keys[found:]) else found
+        planned = (key for key in reversed(keys[found:]) if key in self._planned) if self._planned else iter(())
+        sequence.awaited_key = next(planned, None)
+        return found if sequence.awaited_key is None else None
 
     def expect(self, sequence: Sequence) -> None:
         """See `Prefixes`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from unicorn_async.round_robin import RoundRobin
@@ -13,12 +14,18 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.sequence import Sequence
 
 
+MOST_PASSED_OVER = 32  # of a client's sequences that can't begin yet, by others of its own
+
+
 class WaitingQueue:
     """Sequences in the order in which they get places.
 
     The client is first who holds least; of those who hold equally much, who has lost a place, and then each in turn.
     Of a client those come first that had a place and lost it, in the order in which they had got it; then the others,
     in the order of their arrival.
+
+    Who can't begin yet is passed over, and keeps its place in the queue: by its client's next ones, if it never had a
+    place in the steps, and by other clients.
     """
 
     def __init__(self) -> None:
@@ -41,11 +48,17 @@ class WaitingQueue:
         lost = sorted(self._returned, key=lambda client: self._returned[client][0].place)
         return [*lost, *(client for client in self._new.owners if client not in self._returned)]
 
-    def first(self, held: Mapping[str, int]) -> Sequence:
-        """Return who gets the next place, where clients hold so much; somebody has to wait."""
-        client = min(self.clients, key=lambda client: held.get(client, 0))
-        returned = self._returned.get(client)
-        return returned[0] if returned else self._new.first_of(client)
+    def in_order(self, held: Mapping[str, int]) -> Iterator[Sequence]:
+        """Who may get the next place, where clients hold so much: the first one, or who comes next if it can't begin.
+
+        Of a client these are no more than `MOST_PASSED_OVER` and one.
+        """
+        for client in sorted(self.clients, key=lambda client: held.get(client, 0)):
+            returned = self._returned.get(client)
+            if returned:
+                yield returned[0]
+            else:
+                yield from islice(self._new.of(client), MOST_PASSED_OVER + 1)
 
     def add(self, sequence: Sequence) -> None:
         """Have a new sequence wait."""
@@ -56,11 +69,10 @@ class WaitingQueue:
         insort(self._returned.setdefault(sequence.client, []), sequence, key=lambda waiting: waiting.place)
 
     def take(self, sequence: Sequence) -> None:
-        """Have its client's first one wait no longer, and give it its place in the order of all that were admitted."""
+        """Have one of `in_order` wait no longer, and give it its place in the order of all that were admitted."""
         if self._remove_returned(sequence):
             return
-        popped = self._new.pop_of(sequence.client)
-        assert popped is sequence, f"{sequence.request_id} is not its client's first"
+        self._new.take(sequence.client, sequence)
         sequence.place = self._num_admitted
         self._num_admitted += 1
 
