@@ -178,6 +178,16 @@ def test_a_preempted_sequence_finds_what_it_had_computed() -> None:
     assert (len(old.output_ids), len(young.output_ids), young.num_prompt_found) == (10, 20, 0)
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_prompts_are_counted_once_whether_they_may_be_found_or_not(shares: bool) -> None:
+    scheduler = make_scheduler(in_order=True, shares_prefixes=shares, max_num_batched_tokens=64)
+    first, second = add(scheduler, TEXT[:40]), add(scheduler, TEXT[:41])
+    run(scheduler)
+    assert scheduler.prefixes.num_prompt_tokens == 81
+    assert (first.num_prompt_found, second.num_prompt_found) == (0, 40 * shares)
+    assert scheduler.prefixes.num_found == 40 * shares
+
+
 def test_a_scheduler_that_shares_nothing_keeps_nothing() -> None:
     scheduler = make_scheduler(in_order=True, max_num_batched_tokens=64)
     for _ in range(2):

@@ -49,6 +49,7 @@ class Prefixes:
     def begin(self, sequence: Sequence, found: int) -> None:
         """Have a sequence that was admitted begin behind what was found, and others wait for what it is to compute."""
         if not self._shares:
+            self._count(sequence)
             return
         lacking = self._blocks.claim(sequence, found)
         assert not lacking, "what was found is here"
