@@ -89,9 +89,9 @@ class SplitMode(Enum):
 class SpeculationMode(Enum):
     """Who proposes tokens, of which a step checks several at once."""
 
-    AUTO = "auto"  # lookup where that can be
+    AUTO = "auto"  # where that can be, the text itself, and a layer of the model's own that predicts
     OFF = "off"
-    LOOKUP = "lookup"  # the text itself: what stood behind the same tokens before
+    LOOKUP = "lookup"  # the text alone: what stood behind the same tokens before; that layer is not loaded
 
 
 class ExchangeKind(Enum):
@@ -147,7 +147,8 @@ class EngineConfig:
     # a smaller model of the same vocabulary that proposes tokens, too: its directory, GGUF file or name in the cache;
     # "none" is for no predictor either
     draft: Path | str | None = None
-    predictor: bool = True  # have the model's own layer propose that predicts, if it has one and there is no draft
+    # have the model's own layer propose that predicts, if it has one, there is no draft and speculation is auto
+    predictor: bool = True
     pooling: Converted[Pooling | None, Literal["mean", "last"]] = Converted(None)  # of embeddings; None = as files say
     tuning: bool = True  # choose kernels by what `unicorn tune` has measured on the device, where it has
     # file to write a trace of the load to, for the Perfetto UI
@@ -277,7 +278,7 @@ class EngineConfig:
 
     @property
     def _wants_predictor(self) -> bool:
-        return self.predictor and self.draft is None and self.speculation is not SpeculationMode.OFF
+        return self.predictor and self.draft is None and self.speculation is SpeculationMode.AUTO
 
     @property
     def keeps_blocks(self) -> bool:

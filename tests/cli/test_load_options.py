@@ -40,6 +40,7 @@ def test_options_of_the_load_reach_the_engine() -> None:
     assert (config.draft, engine_config(parser.parse_args(["--draft", "small"])).draft) == (None, "small")
     none = engine_config(parser.parse_args(["--draft", "none"]))
     assert (config.predicts, none.draft, none.predicts) == (True, None, False)
+    assert not engine_config(parser.parse_args(["--speculation", "lookup"])).predicts
     with pytest.raises(ConfigError, match="draft: small would propose tokens, and speculation is off"):
         engine_config(parser.parse_args(["--draft", "small", "--speculation", "off"]))
 

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
     model, config = options.model, engine_config(options)
-    if config.speculation is SpeculationMode.AUTO and config.draft is None:
+    if options.speculation is None and config.draft is None:
         # What a model repeats after random prompts is no measure of it; a draft model is asked for.
         config = replace(config, speculation=SpeculationMode.OFF)
     options.batch = _batches(options.batch, options.max_num_seqs, config.max_num_batched_tokens)

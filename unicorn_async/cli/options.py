@@ -75,8 +75,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--speculation",
         choices=[mode.value for mode in SpeculationMode],
-        help="what proposes tokens, of which a step checks several: lookup, in the text so far (default auto: where"
-        " that can be), or off; it changes no token",
+        help="what proposes tokens, of which a step checks several: lookup, in the text so far alone, or off (default"
+        " auto: where that can be, the text and MODEL's own layer that predicts); it changes no token",
     )
     group.add_argument(
         "--draft",
