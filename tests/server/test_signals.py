@@ -13,6 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.server.fake_library import FakeLibrary
+from unicorn_async.server import ModelHost, ServerOptions
+from unicorn_async.server import service as service_module
+from unicorn_async.server.service import Service
+
 PROGRAM = """
 import asyncio, signal, sys, uvloop
 from tests.server.fake_engine import FakeEngine
@@ -144,3 +149,11 @@ async def test_who_ignores_hangups_goes_on_serving() -> None:
     writer.transport.abort()
     process.send_signal(signal.SIGTERM)
     assert await process.wait() == 0
+
+
+async def test_a_server_that_ends_waits_but_for_a_moment_for_who_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "TELL_TIMEOUT_S", 0.01)
+    service = Service(ModelHost(FakeLibrary()), ServerOptions())
+    with service.telling():
+        async with asyncio.timeout(20):
+            await service.stop()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from tests.server.conftest import serving
 from tests.server.fake_library import FakeLibrary, prepared
@@ -304,10 +305,21 @@ async def test_a_server_that_ends_tells_those_who_wait_for_a_load(
     waiting = [asyncio.create_task(load(client, "a"))]
     await library.opening.wait()
     waiting.append(asyncio.create_task(client.post("/v1/chat/completions", json=CHAT)))
-    await client.get("/health")
-    served.task.cancel()
-    for task in waiting:
-        assert (await task).status_code == 503
+    async with connected(served.ws_url) as socket:
+        for stream_id in ("one", "one", "two"):
+            await socket.create(stream_id=stream_id)
+        await socket.send({"type": "response.cancel", "response_id": "resp_none"})
+        assert (await socket.receive())["status"] == 404  # so all before it are in their streams
+        served.task.cancel()
+        for task in waiting:
+            assert (await task).status_code == 503
+        told = [await socket.receive() for _ in range(3)]
+        assert {(one["type"], one["status"]) for one in told} == {("error", 503)}
+        assert sorted(one["stream_id"] for one in told) == ["one", "one", "two"]
+        assert "shutting down" in told[0]["error"]["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.receive()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1012
 
 
 async def test_a_server_that_ends_tells_those_whose_model_is_still_checked(

@@ -72,6 +72,11 @@ class Channel(Lane):
         self._current.generation.cancel()
         return True
 
+    async def run(self) -> None:
+        """Answer until nothing waits; a lost client ends it too. The server's end waits for what is told of its end."""
+        with self._service.telling():
+            await super().run()
+
     async def _answer(self, asked: Asked, held: Input) -> None:
         request = asked.request
         try:

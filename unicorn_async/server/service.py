@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from unicorn_async.server.tool_plan import ToolPlan, responses_answer, with_gram
 from unicorn_async.server.truncation import fitting_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 
     from unicorn_async.engine.types import EngineAPI, Token
     from unicorn_async.sampling_params import SamplingParams
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer import ChatMessage
 
 DRAINING_RETRY_S = 5  # for the next server to be there
+TELL_TIMEOUT_S = 1.0  # at the end, for websockets' clients to be told
 
 
 class Service:
@@ -61,6 +62,7 @@ class Service:
         self.watchers = StepWatchers()
         self.prompts = Prompts()
         self.input_bytes = input_ledger(options)
+        self._telling: set[asyncio.Future[None]] = set()  # each done with its block
         self._requests = Ledger(options.max_client_requests, what="requests under way", code="too_many_requests")
         self.metrics = Metrics()
         self.tracing: Tracing | None = None  # while the server runs, if spans are wanted
@@ -91,10 +93,23 @@ class Service:
             await model.idle()
 
     async def stop(self) -> None:
-        """End every answer under way with an error, and refuse further ones; slow clients, and a disk, are waited for
-        but for a moment."""
+        """End every answer under way with an error, those that wait for a model too, and refuse further ones; slow
+        clients, and a disk, are waited for but for a moment."""
         self.responses.archive.end()
         await self.models.stop(EngineClosedError("the server is shutting down"))
+        if self._telling:
+            await asyncio.wait(self._telling, timeout=TELL_TIMEOUT_S)
+
+    @contextmanager
+    def telling(self) -> Generator[None]:
+        """Have `stop` wait, for a moment at most, for the end of this block, in which a client is told something."""
+        ended = asyncio.get_running_loop().create_future()
+        self._telling.add(ended)
+        try:
+            yield
+        finally:
+            self._telling.discard(ended)
+            ended.set_result(None)
 
     async def open_response(
         self, request: ResponsesRequest, *, stream_id: str | None = None, local: LocalStore | None = None
