@@ -73,7 +73,8 @@ class HttpProtocol(H11Protocol):
             return
         if not self.flow.read_paused:
             self.transport.resume_reading()
-        super().data_received(data)
+        self.conn.receive_data(data)
+        self.handle_events()
         self._watch()
 
     def handle_events(self) -> None:
@@ -173,7 +174,10 @@ class HttpProtocol(H11Protocol):
             self._leave()
             return
         self._idle.begin(self)
-        if self._head_timer is None and self.timeout_keep_alive_task is None:
+        if self._first_head_by is None and not self._requests.is_begun:
+            return  # what came was an empty line at most: the idle time goes on
+        self._unset_keepalive_if_required()
+        if self._head_timer is None:
             due = self._first_head_by or self.loop.time() + self._options.header_timeout_s
             self._head_timer = self.loop.call_at(due, self.transport.close)
 

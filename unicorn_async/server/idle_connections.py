@@ -30,9 +30,8 @@ class IdleConnections:
         return len(self._idle)
 
     def begin(self, protocol: _Waiting) -> None:
-        """Take a connection that waits from now on."""
-        self._idle[protocol] = None
-        self._idle.move_to_end(protocol)
+        """Take a connection that waits from now on, unless it does already."""
+        self._idle.setdefault(protocol)
         while len(self._idle) > self._limit:
             oldest, _ = self._idle.popitem(last=False)
             oldest.transport.abort()

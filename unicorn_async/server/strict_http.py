@@ -59,6 +59,11 @@ class StrictConnection(h11.Connection):
         self._may_skip_line = True
         self.events_left = MAX_TURN_EVENTS
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether a request has begun to come, with more than an empty line, or is not whole yet."""
+        return self.their_state is not h11.IDLE or self.trailing_data[0] not in (b"", b"\r")
+
     def next_event(self) -> h11.Event | type[NEED_DATA] | type[PAUSED]:
         """Return the next event; "more data is needed" where it is refused, or where none is left."""
         if self._is_refused or not self.events_left:
