@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from typing import TYPE_CHECKING
-from unittest.mock import ANY
+from unittest.mock import ANY, Mock
 
 import httpx
 import pytest
@@ -94,6 +94,60 @@ async def test_a_disk_that_keeps_a_reader_waiting_is_told_of_until_it_answers_ag
         assert (await client.get("/v1/responses/resp_unknown")).status_code == 404
     assert caplog.text.count("the disk that responses are kept on: nothing came within") == 1
     assert caplog.text.count("the disk that responses are kept on answers again") == 1
+
+
+async def test_a_disk_that_is_known_to_be_silent_is_asked_for_nothing_more_until_it_answers(
+    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(archive_module, "DISK_TIMEOUT_S", 0.2)
+    comes, asked = threading.Event(), list[str]()
+
+    def hang(_: DiskStore, response_id: str) -> None:
+        asked.append(response_id)
+        comes.wait(20)
+
+    monkeypatch.setattr(DiskStore, "_get", hang)
+    options = ServerOptions(store_file=tmp_path / "a.db")
+    async with (
+        asyncio.timeout(20),
+        serving(engine, options) as served,
+        httpx.AsyncClient(base_url=served.url) as client,
+    ):
+        assert (await client.get("/v1/responses/resp_first")).status_code == 503
+        with monkeypatch.context() as unasked:
+            unasked.setattr(DiskStore, "_begin", Mock(side_effect=AssertionError("it is asked")))
+            for method, path, body in (
+                ("GET", "/v1/responses/resp_a", None),
+                ("DELETE", "/v1/responses/resp_b", None),
+                ("POST", "/v1/responses", {"input": "Hi", "previous_response_id": "resp_c"}),
+            ):
+                refused = await client.request(method, path, json=body)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_failed")
+                assert int(refused.headers["retry-after"]) > 0
+        told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(told) == 2 and "disk" in told[0] and "resp_first" in told[1]
+        assert asked == ["resp_first"]
+        comes.set()
+        while (await client.get("/v1/responses/resp_last")).status_code == 503:
+            pass
+        assert asked[-1] == "resp_last"
+
+
+async def test_who_comes_late_waits_for_a_disk_no_longer_than_until_it_is_known_to_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes = threading.Event()
+    monkeypatch.setattr(DiskStore, "_get", lambda *_: comes.wait(20) and None)
+    archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=tmp_path / "a.db"))
+    monkeypatch.setattr(DiskStore, "busy_s", 9.99)
+    late = asyncio.create_task(archive.recall("a"))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(DiskStore, "busy_s", 10.0)
+    async with asyncio.timeout(5):  # half of what it would wait by itself
+        with pytest.raises(ApiError, match="can't be read"):
+            await late
+    comes.set()
+    await archive.close()
 
 
 async def test_a_websocket_is_told_that_the_disk_is_silent_and_goes_on_with_what_is_not_kept(

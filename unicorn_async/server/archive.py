@@ -95,6 +95,7 @@ class Archive:
             if (ended := self._stale.get(response_id)) is not None:
                 self._memory.put(ended)
                 return
+            self._check_answers(f"response {response_id[:100]!r} can't be read")
             try:
                 entry = await self._asked(self._disk.get(response_id))
             except _EndedError as exc:
@@ -152,7 +153,7 @@ class Archive:
         """Whether the disk has been at one thing for long."""
         return self._disk is not None and self._disk.busy_s >= DISK_TIMEOUT_S
 
-    async def _done(self, work: asyncio.Future[None]) -> None:
+    async def _done(self, work: asyncio.Future[Any]) -> None:
         while self._disk is not None and not (work.done() or self._is_ending or self._is_silent):
             left_s = max(DISK_TIMEOUT_S - self._disk.busy_s, 0.0)
             await asyncio.wait((work, self._ending()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +162,9 @@ class Archive:
         """Return what the disk says; a TimeoutError where that is nothing for long, and an _EndedError where the end
         comes before it: `close` waits for it then."""
         try:
-            await asyncio.wait((asked, self._ending()), timeout=DISK_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DISK_TIMEOUT_S):
+                    await self._done(asked)
             if asked.done():
                 self._hear()
                 return asked.result()
@@ -174,6 +177,12 @@ class Archive:
         finally:
             if asked not in self._unanswered:
                 asked.cancel()
+
+    def _check_answers(self, what: str) -> None:
+        """Refuse what needs the disk while it is silent: it would wait for nothing, and so would more and more."""
+        if self._is_silent and not self._is_ending:
+            self._tell_silence()
+            raise _failed(what)
 
     def _tell_silence(self) -> None:
         if self._is_silent and not self._is_silence_told:
@@ -234,6 +243,7 @@ class Archive:
             ApiError: 503, the disk does not forget it; it is still there.
         """
         if self._disk is not None and response_id not in self._unkept:
+            self._check_answers(f"response {response_id[:100]!r} can't be removed")
             try:
                 await self._asked(self._disk.remove(response_id))
             except _EndedError as exc:
