@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import TYPE_CHECKING
 
 import h11
@@ -85,3 +86,17 @@ async def test_what_is_no_http_is_shown_as_text(served: Served, data: bytes, rea
         head, body = (await reader.read()).split(b"\r\n\r\n")
     assert b" 400 " in head
     assert json.loads(body)["error"]["message"] == reason
+
+
+async def test_a_server_that_ends_tells_who_has_sent_half_of_a_request(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with raw(served) as (reader, writer), asyncio.timeout(10):
+        writer.write(BEGUN.replace(b"\r\n\r\n", b"\r\nexpect: 100-continue\r\n\r\n"))
+        assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # so that it is read
+        served.task.cancel()
+        head, body = (await reader.read()).split(b"\r\n\r\n")
+    assert b" 503 " in head and b"retry-after: 1" in head
+    assert json.loads(body)["error"]["code"] == "engine_closed"
+    await asyncio.wait((served.task,))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

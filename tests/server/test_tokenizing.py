@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from tests.server.ws_client import connected
 from unicorn_async.client_turns import TurnBounds
 from unicorn_async.errors import PromptTooLongError, QueueFullError
 from unicorn_async.server import ServerOptions
@@ -130,3 +131,28 @@ async def test_the_loop_goes_on_while_a_conversation_is_encoded(serve_with: Serv
         assert (await client.post("/v1/responses", json={"input": "Hi"})).status_code == 200
         slow.go.release()
         assert (await asking).status_code == 200
+
+
+async def test_a_server_that_ends_tells_those_whose_texts_are_encoded_still_or_wait_for_it(
+    serve_with: ServeWith, engine: FakeEngine
+) -> None:
+    slow = SlowTokenizer()
+    engine.fake_tokenizer.encode_chat = slow.encode_chat  # type: ignore[method-assign, assignment]
+    async with (
+        asyncio.timeout(20),
+        serve_with(ServerOptions(shutdown_timeout_s=60)) as served,
+        httpx.AsyncClient(base_url=served.url) as client,
+        connected(served.ws_url) as socket,
+    ):
+        asking = [asyncio.create_task(client.post("/v1/responses", json={"input": LONG})) for _ in range(3)]
+        while len(slow.begun) < 2:
+            assert (await client.get("/ready")).status_code == 200
+        await socket.create(LONG)
+        await socket.create("Hi")
+        await socket.send({"type": "response.cancel", "response_id": "resp_none"})
+        assert (await socket.receive())["status"] == 404  # so all before it are in their stream
+        served.task.cancel()
+        for told in [*[(await asked).json() for asked in asking], *[await socket.receive() for _ in range(2)]]:
+            assert told["error"]["code"] == "engine_closed"
+            assert "shutting down" in told["error"]["message"]
+        slow.go.release(4)

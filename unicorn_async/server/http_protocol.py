@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from unicorn_async.errors import EngineClosedError
 from unicorn_async.server.connection import ABORT, HALF_CLOSED
 from unicorn_async.server.port import address_of
 from unicorn_async.server.protocol.encoding import encode_object
@@ -19,6 +20,7 @@ from unicorn_async.server.strict_http import MAX_TURN_EVENTS, StrictConnection, 
 
 if TYPE_CHECKING:
     from unicorn_async.server.port import Port
+    from unicorn_async.server.protocol.errors import ErrorInfo
 
 logger = logging.getLogger(__name__)
 
@@ -107,16 +109,21 @@ class HttpProtocol(H11Protocol):
         return self.transport.is_closing() or self.transport.get_protocol() is not self
 
     def _refuse(self, exc: h11.RemoteProtocolError) -> None:
-        """Answer what is no request, where no answer is under way, and end the connection."""
+        """Answer what is no request."""
         reason = reason_of(exc)[:MAX_REASON_CHARS]
         logger.warning("a request of client %s is refused: %s", self.client, reason)
+        status = exc.error_status_hint if 400 <= exc.error_status_hint < 500 else 400
+        self._end_with(describe_error(ApiError(reason, status=status, code="invalid_http")))
+
+    def _end_with(self, error: ErrorInfo) -> None:
+        """Answer with an error, where no answer is under way, and end the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            status = exc.error_status_hint if 400 <= exc.error_status_hint < 500 else 400
-            error = describe_error(ApiError(reason, status=status, code="invalid_http"))
             body = encode_object({"error": error.to_json()}).encode()
             headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            headers |= error.retry_after
+            reason = HTTPStatus(error.status).phrase
             for event in (
-                h11.Response(status_code=status, headers=list(headers.items()), reason=HTTPStatus(status).phrase),
+                h11.Response(status_code=error.status, headers=list(headers.items()), reason=reason),
                 h11.Data(data=body),
                 h11.EndOfMessage(),
             ):
@@ -125,6 +132,14 @@ class HttpProtocol(H11Protocol):
             self.cycle.disconnected = True  # who answers has nobody any more
             self.cycle.message_event.set()
         self.transport.close()
+
+    def shutdown(self) -> None:
+        """Begin to end, with the server: a request that is not whole is refused, and others are answered."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_started or not cycle.more_body:
+            super().shutdown()
+        else:
+            self._end_with(describe_error(EngineClosedError()))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: who asks for another protocol gets HTTP (RFC 9110, section 7.8)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ from unicorn_async.tokenizer import LONG_CHARS, RenderingSlowError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from unicorn_async.errors import UnicornError
     from unicorn_async.tokenizer import ChatMessage, Tokenizer
 
 PLAIN = TemplateOptions()
@@ -29,10 +31,19 @@ class Prompts:
 
     def __init__(self) -> None:
         self._tokenizing: Tokenizing | None = None
+        self._waits: set[asyncio.Timeout] = set()  # one for each text under way
+        self._end: UnicornError | None = None
 
     def begin(self) -> None:
         """Have threads for it."""
         self._tokenizing = Tokenizing()
+
+    def end(self, cause: UnicornError) -> None:
+        """Have everybody who waits for a text, or is going to, get an error. A second call does nothing."""
+        if self._end is None:
+            self._end = cause
+            for wait in self._waits:
+                wait.reschedule(0.0)
 
     def close(self) -> None:
         """End the threads."""
@@ -78,7 +89,26 @@ class Prompts:
         return await self.encoded(tokenizer, num_chars, lambda its: method(its)(messages, **arguments, **told))
 
     async def encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
-        """Return what `encode` makes of a text, where it holds nobody up, nor does what it has to wait for."""
+        """Return what `encode` makes of a text, where it holds nobody up, nor does what it has to wait for.
+
+        Raises:
+            UnicornError: as `encode`, and the cause of the end, if that comes before it.
+        """
+        if self._end is not None:
+            raise self._end
+        wait = asyncio.timeout(None)
+        try:
+            async with wait:
+                self._waits.add(wait)
+                return await self._encoded(tokenizer, num_chars, encode)
+        except TimeoutError:
+            if self._end is None or not wait.expired():
+                raise
+            raise self._end from None
+        finally:
+            self._waits.discard(wait)
+
+    async def _encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
         tokenizing, client = self._tokenizing, asking.get().name
         if tokenizing is None:
             return await tokenizer.encode_soon(encode, _at_once)

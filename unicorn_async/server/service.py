@@ -93,10 +93,12 @@ class Service:
             await model.idle()
 
     async def stop(self) -> None:
-        """End every answer under way with an error, those that wait for a model too, and refuse further ones; slow
-        clients, and a disk, are waited for but for a moment."""
+        """End every answer under way with an error, those that wait for a model or for their prompt too, and refuse
+        further ones; slow clients, and a disk, are waited for but for a moment."""
+        cause = EngineClosedError("the server is shutting down")
         self.responses.archive.end()
-        await self.models.stop(EngineClosedError("the server is shutting down"))
+        self.prompts.end(cause)
+        await self.models.stop(cause)
         if self._telling:
             await asyncio.wait(self._telling, timeout=TELL_TIMEOUT_S)
 
