@@ -112,6 +112,25 @@ async def test_an_answer_that_does_not_end_in_time_or_at_a_second_signal_is_cut_
     writer.transport.abort()
 
 
+@pytest.mark.usefixtures("ctrl_c")
+async def test_a_server_that_is_ended_at_once_ends_what_it_holds_in_order() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", PROGRAM, "0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    url = (await process.stdout.readline()).decode().strip()
+    _, writer, _ = await ask(url, "/v1/responses")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
+    output, errors = await process.communicate()
+    assert (process.returncode, output, errors) == (0, b"streams closed: [True]\n", b"")
+    writer.transport.abort()
+
+
 @pytest.mark.combinations("each signal amid either kind of answer")
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("path", ANSWERS)

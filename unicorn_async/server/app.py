@@ -212,3 +212,5 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._on_stop()  # before uvicorn closes the websockets
         await super().shutdown(sockets=sockets)
+        if self.force_exit:  # then uvicorn leaves it to who cancels all tasks, and logs that as a failure
+            await self.lifespan.shutdown()
