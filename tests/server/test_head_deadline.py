@@ -132,6 +132,20 @@ async def test_a_head_that_begins_behind_a_request_has_no_longer_than_others() -
     assert clock.due == [115.0]
 
 
+async def test_the_idle_time_begins_when_the_rest_of_a_body_has_come_behind_the_answer() -> None:
+    clock = Clock()
+    protocol = made(clock, Port.of(ServerOptions(header_timeout_s=15)))
+    connect(protocol)
+    protocol.data_received(REQUEST.replace(b"host", b"content-length: 2\r\nhost"))
+    answer(protocol)
+    assert clock.due == [115.0]
+    for part, due in ((b"a", 115.0), (b"b", 177.0), (b"\r\n", 177.0)):
+        clock.now += 1
+        await asyncio.sleep(0)
+        protocol.data_received(part)
+        assert clock.due == [due]
+
+
 async def test_who_sends_an_empty_line_or_a_part_of_a_head_is_not_taken_for_newer_than_others() -> None:
     port = Port.of(ServerOptions(max_connections=2))
     first, second, third = (made(Clock(), port) for _ in range(3))

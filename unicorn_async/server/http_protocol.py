@@ -190,7 +190,11 @@ class HttpProtocol(H11Protocol):
             return
         self._idle.begin(self)
         if self._first_head_by is None and not self._requests.is_begun:
-            return  # what came was an empty line at most: the idle time goes on
+            if self.timeout_keep_alive_task is None:  # the rest of a body has come, behind the answer
+                self._end_head()
+                idle_s, close = self.timeout_keep_alive, self.timeout_keep_alive_handler
+                self.timeout_keep_alive_task = self.loop.call_later(idle_s, close)
+            return  # else what came was an empty line at most: the idle time goes on
         self._unset_keepalive_if_required()
         if self._head_timer is None:
             due = self._first_head_by or self.loop.time() + self._options.header_timeout_s
@@ -198,6 +202,9 @@ class HttpProtocol(H11Protocol):
 
     def _leave(self) -> None:
         self._idle.end(self)
+        self._end_head()
+
+    def _end_head(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
