@@ -14,7 +14,6 @@ from tokenizers import Tokenizer as Backend
 from tests.tokenizer import builders
 from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
-from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
 
 from .families import family
 from .metadata import (
@@ -252,52 +251,6 @@ def test_text_that_only_looks_like_a_mark_stays_text_unless_the_template_has_it(
     assert found.encode_chat([ChatMessage("user", "x")])[1] == mark
 
 
-def split(*patterns: str) -> list[pre_tokenizers.PreTokenizer]:
-    return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
-
-
-DIGITS = pre_tokenizers.Digits(individual_digits=True)
-PUNCTUATION = r"\s?[!-/:-~！-／：-～‘-‟　-。]+"
-IDEOGRAPHS = "[一-龥ࠀ-一가-퟿]+"
-QWEN35 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
-AS_IN_THE_MODELS_FILES = {
-    "chatglm-bpe": split(LLAMA3),
-    "falcon3": split(LLAMA3),
-    "glm4": split(LLAMA3),
-    "lfm2": split(LLAMA3),
-    "midm-2.0": split(LLAMA3),
-    "pixtral": split(LLAMA3),
-    "dbrx": split(LLAMA3),
-    "smaug-bpe": split(LLAMA3),
-    "megrez": split(QWEN2),
-    "qwen35": split(QWEN35),
-    "deepseek-coder": [*split("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS), DIGITS],
-    "deepseek-llm": [*split("[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", PUNCTUATION, r"\s+$", IDEOGRAPHS), DIGITS],
-}
-WORDS_OF_GPT2 = ("a.x-4.0", "mellum", "olmo")
-
-
-@pytest.mark.parametrize("name", [*AS_IN_THE_MODELS_FILES, *WORDS_OF_GPT2])
-def test_words_are_cut_as_the_files_of_the_models_cut_them(name: str) -> None:
-    if name in WORDS_OF_GPT2:
-        wanted: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    else:
-        last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        wanted = pre_tokenizers.Sequence([*AS_IN_THE_MODELS_FILES[name], last])
-    found = pre_tokenizer(name)
-    assert found.whole_words == (name in ("chatglm-bpe", "falcon3", "glm4", "lfm2", "midm-2.0", "pixtral"))
-    assert found.normalise == (name in ("megrez", "olmo", "qwen35"))
-
-    @settings(max_examples=300, deadline=None)
-    @given(st.text(alphabet=st.sampled_from(" \n\r\t'sSlL019aeinZéßñ日本龥가ーА́́ंकि。！‘’/.<>|-_!?🦄")))
-    def check(text: str) -> None:
-        assert found.build().pre_tokenize_str(text) == wanted.pre_tokenize_str(text)
-
-    for text in TEXTS:
-        check.hypothesis.inner_test(text)
-    check()
-
-
 @pytest.mark.parametrize("name", ["mistral", "mistral3"])
 def test_a_leading_space_is_kept_as_sentencepiece_keeps_it(name: str, tmp_path: Path) -> None:
     built = family(name)
@@ -342,11 +295,6 @@ def test_padding_of_the_vocabulary_is_no_token() -> None:
     )
     assert found.vocab_size == size
     assert found.decode([size, size + 1]) == ""
-
-
-def test_the_default_cuts_punctuation_and_three_digits() -> None:
-    pieces = [piece for piece, _ in pre_tokenizer("default").build().pre_tokenize_str("it's 12345, ok")]
-    assert pieces == ["it", "'", "s", "Ġ", "123", "45", ",", "Ġok"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """How byte-level tokenizers cut text into words before they merge anything, by the names that GGUF files have for it.
 
-Source: the tokenizer.json files of the models that the names stand for.
+Source: the tokenizer.json files of the models that the names stand for. Where digits are counted in threes from the end
+of a number, the files look ahead to it from every group, and their work grows with the square of the digits; the
+expressions here cut in the same places, and look to the end once. Names whose words can't be cut exactly are not known.
 """
 
 from __future__ import annotations
@@ -20,19 +22,43 @@ _SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 
-def _words(digits: str) -> str:
+def _words(digits: str, before: str = rf"{_CONTRACTIONS}|", space: str = _SPACE) -> str:
     word = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-    return rf"{_CONTRACTIONS}|{word}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACE}"
+    return rf"{before}{word}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{space}"
+
+
+def _cased_words(digits: str, *, letters: str = "", marks: str = r"[\r\n/]*") -> str:
+    """Words that end where capitals begin; `letters` narrows what a word is made of."""
+    upper, lower = f"[{_UPPER}{letters}]", f"[{_LOWER}{letters}]"
+    first = r"[^\r\n\p{L}\p{N}]?"
+    words = rf"{first}{upper}*{lower}+{_CONTRACTIONS}?|{first}{upper}+{lower}*{_CONTRACTIONS}?"
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+{marks}|{_SPACE}"
+
+
+def _marked_words(marks: str, newlines: str) -> str:
+    """Words with their combining marks, and with one mark of ASCII before Latin letters."""
+    latin = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
+    word = r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    return rf"{latin}|{word}| ?[\p{{P}}\p{{S}}]+{marks}|{newlines}|\s+(?!\S)|\s+"
 
 
 _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}"
 )
-_GPT4O = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
-    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}"
+_GPT4O = _cased_words(r"\p{N}{1,3}")
+_KIMI = r"\p{Han}+|" + _cased_words(r"\p{N}{1,3}", letters=r"&&[^\p{Han}]", marks=r"[\r\n]*")
+_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_BAILING = _words(r"\p{N}", before=r"'(?i:[sdmt]|ll|ve|re)|", space=r"\s*[\r\n]|\s+(?!\S)|\s+")
+_JAIS_SPACE = "|".join(
+    [r"\s*[\r\n]+", *(rf"\s{{{1 << bits}}}(?!\S)" for bits in range(9, 1, -1)), r"\s{1,2}(?!\S)", r"\s"]
 )
+_YOUTU_SCRIPTS = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
+_CHINESE_AND_KANA = "[一-龥぀-ゟ゠-ヿ]+"
+# Digits in threes from the number's end, where no letter follows it; what is left of it falls to the words' own threes.
+_WHOLE_NUMBER = (r"(?<!\d)\d++\b", r"\A\d{1,2}(?=(?:\d{3})+\z)")
+# The same wherever it ends, what else counts as a number staying with the digits before it.
+_THREES = (r"\p{N}+", r"(?:\d{3})+(?!\d)[^\d]*", r"\d{3}(?=\d)")
 _SEED = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACE}"
 _QWEN35 = (
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
@@ -80,37 +106,44 @@ _THREE_DIGITS = PreTokenizer((_words(r"\p{N}{1,3}"),))
 _ONE_DIGIT = PreTokenizer((r"\p{N}", _GPT2))
 _QWEN2 = PreTokenizer((_words(r"\p{N}"),), normalise=True)
 _WORDS_OF_GPT2 = PreTokenizer((_GPT2,))
+_NORMALISED_GPT2 = PreTokenizer((_GPT2,), normalise=True)
+_PLAIN_QWEN2 = PreTokenizer((_words(r"\p{N}"),))
+_CASED_WORDS = PreTokenizer((_GPT4O,))
+_BLOOM_WORDS = PreTokenizer((_BLOOM,))
+_LING = PreTokenizer((_BAILING,))
+_DEEPSEEK3 = PreTokenizer((r"\p{N}{1,3}", _CHINESE_AND_KANA, _marked_words(r"[\r\n]*", r"\s*[\r\n]+")))
+_COHERE = PreTokenizer((*_WHOLE_NUMBER, _GPT4O))
 _KNOWN: Mapping[str, PreTokenizer] = {
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]")),
-    "gpt-2": _WORDS_OF_GPT2,
-    "a.x-4.0": _WORDS_OF_GPT2,
-    "exaone4": _WORDS_OF_GPT2,
-    "mellum": _WORDS_OF_GPT2,
-    "olmo": PreTokenizer((_GPT2,), normalise=True),
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "chatglm-bpe": _LLAMA3,
-    "falcon3": _LLAMA3,
-    "glm4": _LLAMA3,
-    "lfm2": _LLAMA3,
-    "midm-2.0": _LLAMA3,
-    "pixtral": _LLAMA3,
-    "deepseek-r1-qwen": _QWEN2,
-    "megrez": _QWEN2,
-    "qwen2": _QWEN2,
+    **dict.fromkeys(("a.x-4.0", "exaone4", "gigachat", "gpt-2", "granite-docling"), _WORDS_OF_GPT2),
+    **dict.fromkeys(("jais", "mellum", "phi-2", "trillion"), _WORDS_OF_GPT2),
+    **dict.fromkeys(("mpt", "olmo"), _NORMALISED_GPT2),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "chatglm-bpe", "falcon3", "glm4"), _LLAMA3),
+    **dict.fromkeys(("lfm2", "midm-2.0", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("deepseek-r1-qwen", "f2llmv2", "megrez", "qwen2"), _QWEN2),
+    **dict.fromkeys(("grok-2", "kormo", "solar-open"), _PLAIN_QWEN2),
     "qwen35": PreTokenizer((_QWEN35,), normalise=True),
-    "dbrx": _THREE_DIGITS,
-    "smaug-bpe": _THREE_DIGITS,
+    "ufakzeka": PreTokenizer((_words(r"\p{N}", before=""),)),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), _THREE_DIGITS),
+    "jais-2": PreTokenizer((_words(r"\p{N}{1,3}", space=_JAIS_SPACE),)),
+    "minicpm5": PreTokenizer((r"\p{N}{1,3}", _words(r"\p{N}+")), whole_words=True),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _LING),
+    **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), _BLOOM_WORDS),
+    "viking": PreTokenizer((_BLOOM, r"\p{N}")),
     "command-r": PreTokenizer((r"\p{N}", _GPT2), normalise=True),
+    **dict.fromkeys(("cohere2moe", "tiny_aya"), _COHERE),
     "deepseek-coder": PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _IDEOGRAPHS, r"\p{N}")),
     "deepseek-llm": PreTokenizer(
         ("[\r\n]", rf"\s?[{_CASED}]+", rf"\s?{_MARKS}", r"\s+$", _IDEOGRAPHS, r"\p{N}"),
     ),
-    "gpt-4o": PreTokenizer((_GPT4O,)),
-    "refact": _ONE_DIGIT,
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"), _DEEPSEEK3),
+    "spark2_5": PreTokenizer((r"\p{N}", _CHINESE_AND_KANA, _marked_words("", r"[\r\n]"))),
+    **dict.fromkeys(("gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie"), _CASED_WORDS),
+    "kimi-k2": PreTokenizer((_KIMI,)),
+    "youtu": PreTokenizer((_YOUTU_SCRIPTS, _cased_words(r"\p{N}")), whole_words=True),
+    **dict.fromkeys(("codeshell", "mellum2", "minerva-7b", "refact", "smollm", "starcoder"), _ONE_DIGIT),
     "seed-coder": PreTokenizer((_SEED,)),
-    "smollm": _ONE_DIGIT,
+    "superbpe": PreTokenizer(_THREES),
     "tekken": PreTokenizer((_TEKKEN,), whole_words=True),
 }
 
