@@ -58,6 +58,31 @@ async def test_a_family_s_logits_agree_with_the_reference(name: str, tmp_path: P
             assert reference.error(index, await engine.logits(prompt)) <= TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("llama_yarn", "Q8_0"),  # rows in rotary pairs
+        ("qwen2_5_vl", "F16"),  # biases
+        ("qwen3_5", "Q8_0"),  # gates beside queries, and layers of linear attention
+        ("gemma4_small", "F16"),  # layers of two widths, and others' keys and values
+        ("glm4_moe", "F16"),
+    ],
+)
+async def test_queries_keys_and_values_may_be_one_tensor(
+    name: str, kind: str, tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    """As the converter writes them with `--fuse-qkv`."""
+    prompt, logits = golden(name).prompts[1], []
+    for fuses_attention in (False, True):
+        quantised = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight") if kind == "Q8_0" else ()
+        path = tmp_path / f"{fuses_attention}.gguf"
+        write_family(path, name, quantised, fuses_attention=fuses_attention)
+        async with open_engine(path, skip_tokenizer=True) as engine:
+            logits.append(await engine.logits(prompt))
+    assert b"attn_qkv" in (tmp_path / "True.gguf").read_bytes()
+    np.testing.assert_array_equal(logits[1], logits[0])
+
+
 async def test_a_split_file_answers_as_the_directory_does(tmp_path: Path, open_engine: OpenEngine) -> None:
     tensors = list(gguf_tensors("llama", "F16").items())
     parts = [dict(tensors[start::3]) for start in range(3)]

@@ -95,12 +95,14 @@ def write_family(
     *,
     kind: str = "Q8_0",
     joins_gates: bool = False,
+    fuses_attention: bool = False,
     predictor: Mapping[str, Floats] | None = None,
 ) -> Path:
     """Write a case as a file whose matrices are F16; return its path.
 
     Those with a part of `quantised` in their names are of another `kind`. With `joins_gates` experts' gates and what
-    they are for stay one tensor, if they are one in the directory; Gemma 4's always do. A `predictor` has the tensors
+    they are for stay one tensor, if they are one in the directory; Gemma 4's always do. With `fuses_attention` queries,
+    keys and values are one. A `predictor` has the tensors
     of the layer behind the last.
     """
     case, arch = CASES[name], _KINDS[name]
@@ -124,6 +126,8 @@ def write_family(
         tensors = apart(tensors)
     if arch in _DELTA_NETS:
         tensors = delta_net_tensors(config, tensors)
+    arrays: dict[str, Floats] = {}
+    vectors = set()
     for given, drawn in _stacked(tensors):
         if "visual." in given:
             continue  # a file of its own has these
@@ -149,12 +153,16 @@ def write_family(
         assert file_name is not None, key
         is_router = key.endswith(_ROUTERS)
         is_vector = is_router or key.endswith(".bias") or "conv.conv" in key or "conv1d" in key
-        is_matrix = values.ndim > 1 and not is_vector
+        arrays[file_name] = values
+        if values.ndim < 2 or is_vector:
+            vectors.add(file_name)
+    for file_name, values in (fused(arrays) if fuses_attention else arrays).items():
         if any(part in file_name for part in quantised):
             number = GGMLQuantizationType[kind]
             writer.add_tensor(file_name, quantize(values, number), raw_dtype=number)
             continue
-        writer.add_tensor(file_name, values.astype(np.float16 if is_matrix else np.float32))
+        is_vector = values.ndim < 2 or file_name in vectors
+        writer.add_tensor(file_name, values.astype(np.float32 if is_vector else np.float16))
     _add_factors(writer, config, names)
     if arch is MODEL_ARCH.GEMMA4:
         writer.add_tensor("rope_freqs.weight", gemma4_factors(config))
@@ -167,6 +175,16 @@ def write_family(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def fused(arrays: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Put rows of queries, keys and values into one tensor each, where a layer has all three."""
+    result = dict(arrays)
+    for name in arrays:
+        parts = [name.replace("attn_q.", f"attn_{part}.") for part in "qkv"]
+        if "attn_q." in name and all(part in arrays for part in parts):
+            result[name.replace("attn_q.", "attn_qkv.")] = np.concatenate([result.pop(part) for part in parts])
+    return result
 
 
 def _stacked(tensors: Iterable[tuple[str, Floats]]) -> Iterator[tuple[str, Floats]]:

@@ -221,6 +221,26 @@ def test_factors_that_no_head_can_have_are_refused(factors: np.ndarray, tmp_path
         Checkpoint.read(write(tmp_path / "m.gguf", gguf_metadata("llama"), tensors))
 
 
+@pytest.mark.parametrize(
+    ("rows", "more", "message"),
+    [
+        (64, (), r"'blk\.0\.attn_qkv\.weight': 64 rows are no \d+ of queries, and of keys and values equal"),
+        (2048, ("blk.0.attn_k.weight",), r"'blk\.0\.attn_qkv\.weight' and 'blk\.0\.attn_k\.weight' are both there"),
+        (1025, (), r"1025 rows are no \d+ of queries"),
+    ],
+)
+def test_rows_of_queries_keys_and_values_that_can_t_be_told_apart_are_refused(
+    rows: int, more: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    tensors = gguf_tensors("llama", "F16")
+    apart = {f"blk.0.attn_{part}.weight" for part in "qkv"} - set(more)
+    kept = {name: tensor for name, tensor in tensors.items() if name not in apart}
+    columns = tensors["blk.0.attn_q.weight"].shape[1]
+    kept["blk.0.attn_qkv.weight"] = array("F16", np.zeros((rows, columns), np.float32))
+    with pytest.raises(CheckpointError, match=message):
+        Checkpoint.read(write(tmp_path / "m.gguf", gguf_metadata("llama"), kept))
+
+
 def test_a_tensor_in_two_parts_is_refused(tmp_path: Path) -> None:
     tensors = gguf_tensors("llama", "F16")
     one = {"output_norm.weight": tensors["output_norm.weight"]}

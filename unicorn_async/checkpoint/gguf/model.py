@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
+from unicorn_async.checkpoint.gguf.fused import with_parts
 from unicorn_async.checkpoint.gguf.header import read_header
 from unicorn_async.checkpoint.gguf.keys import WITH_STILL_PAIRS
 from unicorn_async.checkpoint.gguf.names import (
@@ -74,8 +75,9 @@ class GgufModel:
         stamps = tuple(stamp_of(file, partial) for file in files)
         headers = [read_header(file, partial) for file in files]
         check_parts(files, headers)
-        entries = _joined(files, [header.tensors for header in headers])
         metadata = headers[0].metadata
+        architecture = metadata.get("general.architecture")
+        entries = with_parts(_joined(files, [header.tensors for header in headers]), str(architecture), files)
         config = gguf_config(metadata, {name: entry for name, (entry, _) in entries.items()}, str(files[0]))
         factors = {
             name: _rope_factors(files[file], entry, config, partial)

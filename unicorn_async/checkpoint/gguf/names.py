@@ -190,6 +190,7 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
 WITHOUT_ATTENTION = ("rwkv7",)  # whose norms have biases, too
+WITH_GATED_QUERIES = ("qwen35", "qwen35moe", "qwen3next")  # a gate of the attention's output lies beside each
 # Of the first layer behind the last, which predicts a token more: its own tensors, and what leads those of its blocks.
 _NEXTN = {
     "nextn.enorm": "enorm",
@@ -231,6 +232,17 @@ def canonical_name(name: str, architecture: str) -> str | None:
     if part is None or (kind == "bias" and match[2] not in _WITH_BIAS):
         return None
     return f"model.layers.{int(match[1])}.{part}.{kind}"
+
+
+def may_fuse_attention(name: str, architecture: str) -> bool:
+    """Whether a tensor has the rows of queries, keys and values, in a family that has tensors for each.
+
+    In families with layers of linear attention, which have one of that name, it has where the layer is none of them.
+    """
+    match = _LAYER_NAME.fullmatch(name)
+    if architecture in WITHOUT_ATTENTION or match is None or match[2] != "attn_qkv":
+        return False
+    return _BY_ARCHITECTURE.get(architecture, _PLAIN).get("attn_qkv") in (None, _DELTA_NET["attn_qkv"])
 
 
 def predictor_name(name: str, architecture: str) -> str | None:
