@@ -1,4 +1,4 @@
-"""What GGUF files have of layers of linear attention and of shared experts: tensors, and keys of the metadata."""
+"""What GGUF files have of layers that keep a state, and of shared experts: tensors, and keys of the metadata."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from model_shapes import ATTENDING, ROTARY_BASE, ROTARY_PART, ROTARY_SECTIONS
 
 if TYPE_CHECKING:
-    from model_shapes import LinearHeads, Shape
+    from collections.abc import Iterator
+
+    from model_shapes import LinearHeads, Ranks, Shape
 
 Bounds: TypeAlias = "tuple[float, float] | None"
+SCALES, OFFSETS = (0.8, 1.2), (-0.02, 0.02)  # of norms
 
 
 def linear_tensors(shape: Shape, linear: LinearHeads) -> list[tuple[str, tuple[int, ...], Bounds]]:
@@ -51,3 +54,60 @@ def linear_keys(shape: Shape, linear: LinearHeads) -> dict[str, Any]:
         "ssm.inner_size": linear.value_columns,
     }
     return keys | ({"expert_shared_feed_forward_length": shape.shared_ffn} if shape.shared_ffn else {})
+
+
+def rwkv_tensors(shape: Shape, ranks: Ranks) -> Iterator[tuple[str, tuple[int, ...], Bounds]]:
+    """Yield all names of an RWKV-7, otherwise as `linear_tensors`: f32 but for the large matrices, as converted files.
+
+    The first layer has a network for the blend of values, which nobody computes, with the widths of the rate's.
+    """
+    hidden = shape.hidden
+    yield "token_embd", (shape.vocab, hidden), None
+    yield "output", (shape.vocab, hidden), None
+    yield from _norms(hidden, "token_embd_norm", "output_norm")
+    for layer in range(shape.layers):
+        base = f"blk.{layer}."
+        yield from _norms(hidden, *(f"{base}{name}" for name in ("attn_norm", "attn_norm_2", "time_mix_ln")))
+        yield f"{base}time_mix_lerp_fused.weight", (6, 1, 1, hidden), (0.0, 1.0)
+        yield f"{base}channel_mix_lerp_k.weight", (hidden,), (0.0, 1.0)
+        for name, bounds in (("k_k", (0.6, 1.0)), ("k_a", (0.9, 1.1)), ("r_k", (-0.1, 0.1))):
+            yield f"{base}time_mix_{name}.weight", (hidden,), bounds
+        for name, rank, first in (
+            ("w", ranks.decay, (-6.0, -1.0)),
+            ("a", ranks.rate, (-1.0, 1.0)),
+            ("v", ranks.blend if layer else ranks.rate, (0.0, 1.5)),
+            ("g", ranks.gate, None),
+        ):
+            if first is not None:
+                yield f"{base}time_mix_{name}0.weight", (hidden,), first
+            yield f"{base}time_mix_{name}1.weight", (rank, hidden), _of_products(hidden)
+            yield f"{base}time_mix_{name}2.weight", (hidden, rank), _of_products(rank)
+        for name in ("receptance", "key", "value", "output"):
+            yield f"{base}time_mix_{name}", (hidden, hidden), None
+        yield f"{base}channel_mix_key", (shape.ffn, hidden), None
+        yield f"{base}channel_mix_value", (hidden, shape.ffn), None
+
+
+def rwkv_keys(shape: Shape, ranks: Ranks) -> dict[str, Any]:
+    """Return keys without the architecture in front."""
+    return {
+        "attention.head_count": 0,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.decay_lora_rank": ranks.decay,
+        "attention.iclr_lora_rank": ranks.rate,
+        "attention.value_residual_mix_lora_rank": ranks.blend,
+        "attention.gate_lora_rank": ranks.gate,
+        "wkv.head_size": shape.head_dim,
+    }
+
+
+def _norms(size: int, *names: str) -> Iterator[tuple[str, tuple[int, ...], Bounds]]:
+    for name in names:
+        yield f"{name}.weight", (size,), SCALES
+        yield f"{name}.bias", (size,), OFFSETS
+
+
+def _of_products(columns: int) -> tuple[float, float]:
+    """Bounds of a matrix that leaves what it multiplies as large as it was."""
+    most = (3 / columns) ** 0.5
+    return -most, most

@@ -6,7 +6,7 @@
 e.g. gemma3-27b:Q4_0. Nothing in it is trained: the answers mean nothing, and neither do measurements of quality, of how
 often proposed tokens are right, or of which experts tokens choose.
 
-Shapes are those of tools/make_checkpoint.py that attend, mixtures of experts among them, and gpt-oss-20b; types F16,
+Shapes are those of tools/make_checkpoint.py, mixtures of experts and RWKV-7 among them, and gpt-oss-20b; types F16,
 Q8_0, Q4_0, Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and MXFP4. Of MXFP4 are experts alone, beside
 matrices of Q8_0, as in the files of gpt-oss. Embeddings are Q6_K beside the other types of 4 bits and fewer, as
 llama.cpp's own files mostly have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks are
@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf_recurrent import linear_keys, linear_tensors, shared_tensors
+from gguf_fields import text, typed
+from gguf_recurrent import linear_keys, linear_tensors, rwkv_keys, rwkv_tensors, shared_tensors
 from model_shapes import SHAPES, Shape
 
 POOL_BYTES = 32 << 20
@@ -73,6 +74,7 @@ OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"} | dict.fromkeys(
 )  # for rows of no whole blocks
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 FIRST_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>")
+TABLES = ("token_embd", "output")
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256  # those, and all bytes
 
 
@@ -98,8 +100,6 @@ class RandomModel:
                 f"{text}: expected SHAPE:TYPE of {', '.join(GGUF_SHAPES)} and {', '.join(FILE_TYPES)}, the last of "
                 "mixtures alone"
             )
-        if GGUF_SHAPES[name].ranks is not None:
-            raise ValueError(f"{text}: models without attention are made by make_checkpoint.py alone")
         shape = replace(GGUF_SHAPES[name], layers=int(layers)) if layers else GGUF_SHAPES[name]
         return cls(name, shape, kind)
 
@@ -156,7 +156,17 @@ def tensors(model: RandomModel) -> list[Matrix]:
         if is_gpt_oss:
             found.append(Matrix(f"{name}.bias", dims, "F32"))
 
+    def drawn(name: str, dims: tuple[int, ...], bounds: tuple[float, float] | None) -> None:
+        if bounds is None:
+            matrix(name, *dims, kind=embeddings if name in TABLES else plain)
+        else:
+            found.append(Matrix(name, dims, "F32", bounds))
+
     hidden, embeddings = shape.hidden, EMBEDDINGS.get(model.type, plain)
+    if shape.ranks is not None:
+        for named in rwkv_tensors(shape, shape.ranks):
+            drawn(*named)
+        return found
     columns_out, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     matrix("token_embd", shape.vocab, hidden, kind=embeddings)
     norm("output_norm", hidden)
@@ -171,10 +181,7 @@ def tensors(model: RandomModel) -> list[Matrix]:
             norm(base + "attn_sinks", shape.heads)
         if shape.linear is not None and not shape.attends(layer):
             for name, dims, bounds in linear_tensors(shape, shape.linear):
-                if bounds is None:
-                    matrix(base + name, *dims)
-                else:
-                    found.append(Matrix(base + name, dims, "F32", bounds))
+                drawn(base + name, dims, bounds)
         else:
             for name in ("attn_q_norm", "attn_k_norm") if shape.norms_heads else ():
                 norm(base + name, shape.head_dim)
@@ -190,7 +197,7 @@ def tensors(model: RandomModel) -> list[Matrix]:
             matrix(base + "ffn_gate_inp", shape.experts, hidden, kind="F32")
             bias(base + "ffn_gate_inp", shape.experts)
         if shape.shared_ffn:
-            found.append(Matrix(base + "ffn_gate_inp_shexp.weight", (hidden,), "F32", (-(hidden**-0.5), hidden**-0.5)))
+            drawn(base + "ffn_gate_inp_shexp.weight", (hidden,), (-(hidden**-0.5), hidden**-0.5))
             for name, rows, columns in shared_tensors(shape):
                 matrix(base + name, rows, columns)
         experts, ending = ((shape.experts,), "_exps") if shape.experts else ((), "")
@@ -217,14 +224,9 @@ def metadata(model: RandomModel) -> dict[str, Any]:
         f"{arch}.embedding_length": shape.hidden,
         f"{arch}.block_count": shape.layers,
         f"{arch}.feed_forward_length": shape.ffn,
-        f"{arch}.attention.head_count": shape.heads,
-        f"{arch}.attention.head_count_kv": shape.kv_heads,
-        f"{arch}.attention.key_length": shape.head_dim,
-        f"{arch}.attention.value_length": shape.head_dim,
-        f"{arch}.attention.layer_norm_rms_epsilon": 1e-6,
-        f"{arch}.rope.freq_base": 1.5e5 if is_gpt_oss else 1e6 if shape.window else 5e5,
         f"{arch}.vocab_size": shape.vocab,
     }
+    keys |= {f"{arch}.{name}": value for name, value in attention_keys(shape).items()}
     if arch == "llama":
         keys["llama.rope.dimension_count"] = shape.head_dim
     if shape.experts:
@@ -257,28 +259,18 @@ def metadata(model: RandomModel) -> dict[str, Any]:
     }
 
 
-def text(value: str) -> bytes:
-    """A GGUF string."""
-    data = value.encode()
-    return struct.pack("<Q", len(data)) + data
-
-
-def typed(value: Any) -> bytes:
-    """A GGUF value with its type."""
-    if isinstance(value, bool):
-        return struct.pack("<I?", 7, value)
-    if isinstance(value, int):
-        return struct.pack("<II", 4, value)
-    if isinstance(value, float):
-        return struct.pack("<If", 6, value)
-    if isinstance(value, str):
-        return struct.pack("<I", 8) + text(value)
-    number, data = {
-        str: lambda: (8, b"".join(map(text, value))),
-        float: lambda: (6, np.asarray(value, "<f4").tobytes()),
-        int: lambda: (5, np.asarray(value, "<i4").tobytes()),
-    }[type(value[0])]()
-    return struct.pack("<IIQ", 9, number, len(value)) + data
+def attention_keys(shape: Shape) -> dict[str, Any]:
+    """Return keys without the architecture in front."""
+    if shape.ranks is not None:
+        return rwkv_keys(shape, shape.ranks)
+    return {
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 1.5e5 if shape.model_type == "gpt-oss" else 1e6 if shape.window else 5e5,
+    }
 
 
 def header(model: RandomModel, matrices: list[Matrix]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import replace
 from math import prod
@@ -18,7 +19,9 @@ import make_checkpoint
 import make_gguf
 import model_shapes
 
+from tests.checkpoint.gguf.family_files import write_family
 from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.gguf.header import parse_header
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.models.blocks.experts import Experts
 
@@ -142,3 +145,24 @@ def test_a_gguf_file_with_linear_attention_is_planned_whole_and_its_states_decay
     for one in rates:
         values = np.frombuffer(path.read_bytes()[one.offset : one.offset + one.nbytes], "<f4")
         assert values.min() >= -16 and values.max() <= -1
+
+
+def test_a_gguf_file_of_rwkv_7_is_planned_whole_as_converted_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, Any] = {"hidden": 256, "heads": 4, "kv_heads": 4, "ffn": 512, "vocab": 300}
+    monkeypatch.setitem(model_shapes.SHAPES, "small", replace(model_shapes.SHAPES["rwkv7-2.9b"], **sizes))
+    path = write(make_gguf, "small:Q4_K:3", tmp_path / "small.gguf", monkeypatch)
+    files = ModelFiles.read(path)
+    assert (files.config.has_fixed_state, files.checkpoint.skipped) == (True, ())
+    types = {dest.name: dest.dtype.value for dest in files.plan.destinations}
+    assert types["embed"] == "Q6_K"
+    assert {kind for name, kind in types.items() if name.startswith("layers.2.")} == {"Q4_K", "F32"}
+    converted = write_family(tmp_path / "converted.gguf", "rwkv7")
+    made, wanted = (parse_header(io.BytesIO(one.read_bytes()), 1 << 30, source=one.name) for one in (path, converted))
+    kinds = [
+        {name: (entry.dtype == "F32", len(entry.shape)) for name, entry in one.tensors.items()}
+        for one in (made, wanted)
+    ]
+    assert kinds[0] == kinds[1]
+    assert {key for key in wanted.metadata if key.startswith("rwkv7.")} <= made.metadata.keys()
