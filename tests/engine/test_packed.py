@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from tests.golden.checkpoints import golden
+from tests.ops.test_linear_rules import GPU
 from unicorn_async.cli.tensor_rows import tensor_rows
-from unicorn_async.config import WeightScheme
+from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.memory.plan import attention_shape
+from unicorn_async.step.dry_run import DryRun
 
 from .packed_files import awq, compressed, fp8, gptq, write_packed
 
@@ -95,6 +98,18 @@ def test_only_what_reads_columns_in_an_order_has_them_gathered(tmp_path: Path) -
     assert rows["model.layers.1.mlp.down_proj.qweight"].transform.endswith("columns sorted by group")
     plain, _ = write_packed("llama", tmp_path / "plain", {**ACT_ORDER, "desc_act": False}, gptq(4, 32))
     assert not any(dest.is_order for dest in ModelFiles.read(plain).plan.destinations)
+
+
+@pytest.mark.parametrize("name", ["llama", "cohere2", "phi3", "gemma4_moe"])
+def test_steps_gather_what_their_products_read_in_an_order(tmp_path: Path, name: str) -> None:
+    """Beside experts that stay as they are, too."""
+    packed, _ = write_packed(name, tmp_path, ACT_ORDER, gptq(4, 32, act_order=True))
+    files = ModelFiles.read(packed)
+    run = DryRun(GPU, files.config, attention_shape(files.config, EngineConfig()), files.plan)
+    for num_tokens in (1, 2, 64):
+        first, *_ = run.layers(num_tokens)
+        names = [dispatch.request.name for dispatch in first]
+        assert names.count("gather_columns") == 4  # for q, k and v, the output, gate and up, and down
 
 
 def test_experts_with_columns_in_an_order_are_refused_by_name(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class DenseAndExperts:
         normed = recorder.enter(dense.norm, "gate_up")
         network = GatedNetwork(dense.intermediate_size, dense.activation, "gate_up", "down")
         own, mixed = recorder.rows("dense_output", hidden), recorder.rows("experts_output", hidden)
-        recorder.linear(network.record(recorder, normed), "down", own)
+        recorder.linear(network.record(recorder, normed), "down", own, spare="gate_up")
         self.experts.mix(recorder, mixed)
         self._add(recorder, own, mixed)
         recorder.leave(self.residue)
