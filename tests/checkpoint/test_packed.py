@@ -119,6 +119,10 @@ def test_what_does_not_fit_is_refused(
     ("settings", "tensors", "message"),
     [
         ({**FP8, "fmt": "e5m2"}, (), "fp8 of fmt 'e5m2', expected e4m3"),
+        *(
+            (compressed({**INT4, "actorder": order}), (), f"weights: actorder: {order} is not supported")
+            for order in (True, "group", "dynamic")
+        ),
         (
             FP8,
             (tensor("weight", "F8_E4M3", 4, 200, 320),),

@@ -69,6 +69,7 @@ def compressed(raw: Mapping[str, object], where: str) -> Compressed | None:
     own.one_of("strategy", "tensor", "tensor", "channel", "group", "block")
     is_float = own.one_of("type", "int", "int", "float") == "float"
     bits = own.one_of("num_bits", 8, *((8,) if is_float or kind != PACKED else (4, 8)))
+    own.one_of("actorder", False, False, "weight", "static")  # others have the columns of a group lie anywhere
     is_symmetric = own.flag("symmetric", default=True)
     if not is_symmetric and bits == 8:
         raise own.unsupported("symmetric", False, "symmetric weights of 8 bits")
