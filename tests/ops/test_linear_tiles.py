@@ -12,7 +12,12 @@ from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_plans.candidates import candidates
 from unicorn_async.ops.linear_plans.lean_tiles import lean_tuning
 from unicorn_async.ops.linear_plans.product import Product
-from unicorn_async.ops.linear_plans.quant_tiles import fragment_plan, fragment_tuning, quant_coopmat_tuning
+from unicorn_async.ops.linear_plans.quant_tiles import (
+    MAX_FRAGMENT_TOKENS,
+    fragment_plan,
+    fragment_tuning,
+    quant_coopmat_tuning,
+)
 from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.ops.linear_plans.tiles import coopmat_shared_bytes, most_splits, num_tiles
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
@@ -20,6 +25,8 @@ from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARRO
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_plans.quant_tiles import FragmentTuning
+    from unicorn_async.ops.linear_plans.tiles import TileTuning
 
 GATE_UP, DOWN, QKV, OUT, HEAD = (43008, 5376), (5376, 21504), (8192, 5376), (5376, 4096), (262_208, 5376)
 SMALL_GATE_UP, SMALL_DOWN, SMALL_QKV, SMALL_OUT = (6144, 1024), (1024, 3072), (4096, 1024), (1024, 2048)
@@ -166,15 +173,17 @@ def test_a_gpu_that_shares_the_memory_takes_large_tiles_and_cuts_no_k(gpu: Devic
         assert cut(integrated, 16, shape)[4] == 1
 
 
-@pytest.mark.parametrize("tokens", [3, 9, 16, 17, 33, 64, 65, 96, 129, 192, 200, 384, 385, 512, 2048])
+@pytest.mark.parametrize("tokens", [3, 9, 16, 17, 33, 64, 65, 96, 128, 129, 192, 200, 384, 385, 512, 2048])
 def test_what_splits_leave_for_each_other_has_room_and_each_has_columns(gpu: DeviceInfo, tokens: int) -> None:
     for memory in (32768, 49152):
         info = replace(gpu, max_shared_memory=memory)
         for n, k in SHAPES:
             product = Product("q4", tokens, n, k)
-            tunings = [quant_coopmat_tuning(info, product)]
-            assert coopmat_shared_bytes(tunings[0]) <= memory
-            tunings += [fragment_tuning(info, product)] if tokens <= 64 else []
+            tile = quant_coopmat_tuning(info, product)
+            assert coopmat_shared_bytes(tile) <= memory
+            tunings: list[TileTuning | FragmentTuning] = [tile]
+            if tokens <= MAX_FRAGMENT_TOKENS:
+                tunings.append(fragment_tuning(info, product))
             for tuning in tunings:
                 assert tuning.splits <= most_splits(tuning, product)
                 assert tuning.splits == 1 or k >= 2 * tuning.splits * tuning.tile_k
