@@ -75,9 +75,9 @@ class StepWork:
         routings = expert_routings(layers)
         every_step, hit = 0, Counter[Routing]()
         for dest in model.plan.destinations:
-            if dest.name in routings:
-                hit[routings[dest.name]] += dest.nbytes
-            elif groups[dest.name] is not MemoryGroup.EMBEDDINGS and not _is_predictors(dest.name, config):
+            if dest.whole in routings:
+                hit[routings[dest.whole]] += dest.nbytes
+            elif groups[dest.whole] is not MemoryGroup.EMBEDDINGS and not _is_predictors(dest.name, config):
                 every_step += dest.nbytes
         return cls(
             weight_bytes=every_step,

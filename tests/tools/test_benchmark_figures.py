@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.packed_files import gptq, write_packed
 from tests.engine.predicting_model import write_hybrid
 from tests.golden.checkpoints import write_checkpoint
 from unicorn_async.cli.bench_limits import Limits
@@ -154,6 +155,18 @@ def test_all_experts_with_their_biases_and_all_other_weights_are_what_is_loaded(
     assert sum(mixture.nbytes for mixture in found.mixtures) == experts > 0
     embeddings = 0 if files.config.head.table == "embed" else sizes["embed"]
     assert found.weight_bytes == sum(sizes.values()) - experts - embeddings
+
+
+@pytest.mark.parametrize(("order", "kept"), [(True, ()), (False, ("v_proj",))], ids=["order", "types"])
+def test_weights_of_several_types_and_orders_of_columns_are_counted(
+    tmp_path: Path, order: bool, kept: tuple[str, ...]
+) -> None:
+    quantization = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": order}
+    packed, _ = write_packed("llama", tmp_path, quantization, gptq(4, 32, act_order=order), kept=kept)
+    files = ModelFiles.read(packed)
+    sizes = {dest.name: dest.nbytes for dest in files.plan.destinations}
+    assert not {"layers.0.qkv_order", "layers.0.qkv.0"}.isdisjoint(sizes)
+    assert StepWork.of(files, EngineConfig()).weight_bytes == sum(sizes.values()) - sizes["embed"]
 
 
 def test_layers_may_read_keys_and_values_of_different_sizes(tmp_path: Path) -> None:
