@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -155,7 +156,18 @@ def test_a_gap_of_long_ago_keeps_nobody_from_trying() -> None:
     assert worth(costs, 0.9) > 0
 
 
+def test_a_gap_much_shorter_than_those_of_long_ago_counts_alone() -> None:
+    costs = costs_of(FLAT, gap_s=100.0)
+    for short, expected in ((0.1, 100.0), (60.0, 100.0), (0.1, 0.1)):
+        costs.observe_gap(short)  # the first while the others are fresh
+        assert costs.gap_s == expected
+        for _ in range(512 if expected == 100.0 else 0):
+            costs.observe(1, 1.0)
+    assert worth(costs, 0.9) > 0
+
+
 def test_who_is_waited_for_in_any_case_loses_no_turn_and_no_time() -> None:
-    costs, others = costs_of(FLAT, gap_s=100.0), {"is_alone": False, "ahead": 0, "is_awaited": True}
+    costs = costs_of(FLAT, gap_s=100.0)
+    beside_one = partial(costs.worth, 2, 2.0, 0.5, 14, is_alone=False, ahead=0)
     assert costs.worth(1, 1.0, 0.2, 15, is_alone=True, ahead=0, is_awaited=True) > 0
-    assert costs.worth(2, 2.0, 0.5, 14, **others) > 0 == costs.worth(2, 2.0, 0.5, 14, **{**others, "is_awaited": False})
+    assert beside_one(is_awaited=True) > 0 == beside_one(is_awaited=False)

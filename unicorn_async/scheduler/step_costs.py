@@ -43,7 +43,12 @@ class StepCosts:
         self._last[size] = self._num_steps
 
     def observe_gap(self, seconds: float) -> None:
-        """Note how long the device waited for a step that could not be made while the one before it ran."""
+        """Note how long the device waited for a step that could not be made while the one before it ran.
+
+        One that is much shorter than those of long ago has nothing to do with them.
+        """
+        if self._gaps and not self._has_gap_since(_FORGOTTEN_AFTER) and 2 * seconds < median(self._gaps):
+            self._gaps.clear()
         self._gaps.append(seconds)
         self._last_gap = self._num_steps
 
@@ -59,8 +64,7 @@ class StepCosts:
         Of few the shortest counts: the others may have waited for what was there for the first time.
         """
         are_few = len(self._gaps) < _KEPT
-        is_fresh = self._num_steps - self._last_gap < (_DOUBTED_AFTER if are_few else _FORGOTTEN_AFTER)
-        if not self._gaps or not is_fresh:
+        if not self._gaps or not self._has_gap_since(_DOUBTED_AFTER if are_few else _FORGOTTEN_AFTER):
             return 0.0
         return min(self._gaps) if are_few else median(self._gaps)
 
@@ -84,6 +88,9 @@ class StepCosts:
         index = bisect_left(self._sizes, num_tokens)
         known = (at for at in range(len(self._sizes) - 1, index, -1) if self._is_known(self._sizes[at]))
         return self._sizes[min(next(known, index) + 1, len(self._sizes) - 1)]
+
+    def _has_gap_since(self, num_steps: int) -> bool:
+        return self._num_steps - self._last_gap < num_steps
 
     def _time(self, size: int) -> float:
         times = self._times[size]
