@@ -244,15 +244,20 @@ class Archive:
         """
         if self._disk is not None and response_id not in self._unkept:
             self._check_answers(f"response {response_id[:100]!r} can't be removed")
+            left = self._stale.pop(response_id, None)  # it could be sent again behind its deletion
             try:
                 await self._asked(self._disk.remove(response_id))
+                left = None
             except _EndedError as exc:
+                left = None
                 raise _failed("the server ends") from exc
             except Exception as exc:  # as of `keep`: a disk may fail in any way
                 logger.error("response %s can't be removed from disk: %s", response_id[:100], exc)
                 raise _failed(f"response {response_id[:100]!r} can't be removed") from exc
+            finally:
+                if left is not None:
+                    self._stale[response_id] = left
             self._begun.discard(response_id)
-            self._stale.pop(response_id, None)
         self._memory.remove(response_id)
 
     def end(self) -> None:
