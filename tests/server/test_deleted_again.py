@@ -90,3 +90,27 @@ async def test_an_answer_that_the_disk_does_not_delete_is_sent_again(
         await archive.remove("a")
     await archive.close()
     assert await kept(tmp_path) == [entry("a", 1), None]
+
+
+async def test_an_answer_that_is_deleted_while_its_end_is_written_is_not_there_where_its_beginning_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, goes_on = DiskStore._put, threading.Event()
+
+    def put_ends(disk: DiskStore, one: StoredResponse) -> None:
+        if not one.body.endswith(" "):
+            raise sqlite3.OperationalError("database or disk is full")
+        goes_on.wait(20)
+        put(disk, one)
+
+    monkeypatch.setattr(DiskStore, "_put", put_ends)
+    archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=tmp_path / "a.db"))
+    archive.keep(entry("a"), is_begun=True)
+    await archive.written()
+    archive.keep(entry("a", 1))
+    deleting = asyncio.create_task(archive.remove("a"))
+    await asyncio.sleep(0)
+    goes_on.set()
+    await deleting
+    await archive.close()
+    assert await kept(tmp_path) == [None, None]
