@@ -24,6 +24,7 @@ from tokenizers import normalizers, pre_tokenizers
 from unicorn_async.errors import PromptTooLongError, RequestError, TokenizerError, TokenizerLostError
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer
 from unicorn_async.tokenizer import outage as outage_module
+from unicorn_async.tokenizer import process as process_module
 from unicorn_async.tokenizer.byte_bound import byte_bound
 from unicorn_async.tokenizer.caller import Caller
 from unicorn_async.tokenizer.encoder import BackendEncoder
@@ -206,6 +207,29 @@ def test_closing_ends_who_waits_for_a_long_text(directory: Path) -> None:
         process.close()
         with pytest.raises(TokenizerLostError):
             encoding.result()
+
+
+def test_closing_waits_for_no_process_that_is_started_for_a_long_text(
+    directory: Path, local: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, made = threading.Event(), TokenizerProcess.tokenizer
+
+    def make_stopped(process: TokenizerProcess) -> Tokenizer:
+        os.kill(process.pid, signal.SIGSTOP)
+        begins.set()
+        return made(process)
+
+    monkeypatch.setattr(process_module, "_START_S", 30.0)
+    monkeypatch.setattr(TokenizerProcess, "tokenizer", make_stopped)
+    apart = OnDemandProcess(directory)
+    with ThreadPoolExecutor(1) as executor:
+        encoding = executor.submit(local.with_apart(apart).encode, LONG)
+        assert begins.wait(30)
+        began = time.monotonic()
+        apart.close()
+        with pytest.raises(TokenizerLostError):
+            encoding.result()
+    assert time.monotonic() - began < 15
 
 
 def test_a_long_text_that_nobody_waits_for_any_more_is_given_up(

@@ -244,7 +244,7 @@ class Archive:
         """
         may_be_there = response_id not in self._unkept or response_id in self._unwritten.values()
         if self._disk is not None and may_be_there:
-            self._check_answers(f\"response {response_id[:100]!r} can't be removed\")
+            self._check_answers(f"response {response_id[:100]!r} can't be removed")
             left = self._stale.pop(response_id, None)  # it could be sent again behind its deletion
             try:
                 await self._asked(self._disk.remove(response_id))

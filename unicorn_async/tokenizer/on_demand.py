@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.worker import Source
 
 _NAME = "the tokenizer's process for long texts"
+_CLOSED = "the tokenizer is closed"
 
 
 class OnDemandProcess:
@@ -28,6 +29,7 @@ class OnDemandProcess:
         self._source = source
         self._lock = threading.Lock()
         self._process: TokenizerProcess | None = None
+        self._starting: TokenizerProcess | None = None  # with the lock held, for as long as that takes
         self._num_calls = 0
         self._is_closed = False
         self._outage = Outage(_NAME, self._revive)
@@ -48,8 +50,10 @@ class OnDemandProcess:
     def close(self) -> None:
         """End the process, if there is one; whoever waits for an answer gets an error."""
         self._outage.close()
+        self._is_closed = True
+        if (starting := self._starting) is not None:
+            starting.close()
         with self._lock:
-            self._is_closed = True
             process, self._process = self._process, None
         if process is not None:
             process.close()
@@ -57,7 +61,7 @@ class OnDemandProcess:
     def _begin(self) -> TokenizerProcess:
         with self._lock:
             if self._is_closed:
-                raise TokenizerLostError("the tokenizer is closed")
+                raise TokenizerLostError(_CLOSED)
             if self._process is None:
                 self._process = self._started()
             self._num_calls += 1
@@ -66,7 +70,7 @@ class OnDemandProcess:
     def _started(self) -> TokenizerProcess:
         """Start the process, where it is noted whether there is one."""
         try:
-            process = _made(self._source)
+            process = self._made()
         except TokenizerLostError as exc:
             self._outage.begin(exc, str(exc))
             raise
@@ -75,6 +79,19 @@ class OnDemandProcess:
             self._outage.begin(exc, reason)
             raise TokenizerLostError(reason) from exc
         self._outage.end()
+        return process
+
+    def _made(self) -> TokenizerProcess:
+        process = self._starting = TokenizerProcess(self._source)
+        try:
+            if self._is_closed:  # else `close` sees it
+                raise TokenizerLostError(_CLOSED)
+            process.tokenizer()
+        except BaseException:
+            process.close()
+            raise
+        finally:
+            self._starting = None
         return process
 
     def _revive(self) -> None:
@@ -90,13 +107,3 @@ class OnDemandProcess:
             process, self._process = self._process, None
         if process is not None:
             process.close()
-
-
-def _made(source: Source) -> TokenizerProcess:
-    process = TokenizerProcess(source)
-    try:
-        process.tokenizer()
-    except BaseException:
-        process.close()
-        raise
-    return process
