@@ -80,6 +80,12 @@ def test_a_file_that_is_wrong_is_refused_without_a_key_in_the_message(
     assert "s-1" not in str(caught.value)
 
 
+def test_a_key_of_the_environment_that_is_no_text_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigError, match="API key 'api_key': not UTF-8") as caught:
+        ServerOptions(api_key=b"s-1\xff".decode("utf-8", "surrogateescape"))
+    assert caught.value.__cause__ is None and "s-1" not in str(caught.value)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no-file"):
         read_keys(tmp_path / "no-file")

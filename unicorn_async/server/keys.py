@@ -74,11 +74,15 @@ def with_own(key: str | None, further: tuple[ApiKey, ...]) -> tuple[ApiKey, ...]
 
 
 def check_keys(keys: list[ApiKey] | tuple[ApiKey, ...]) -> None:
-    """Raise a ConfigError if a key is empty, or a name or a key is there twice."""
+    """Raise a ConfigError if a key is empty or no text, or a name or a key is there twice."""
     names: set[str] = set()
     for key in keys:
         if not key.key.strip():
             raise ConfigError(f"API key {key.name!r}: expected a key, got an empty one")
+        try:
+            key.key.encode()
+        except UnicodeEncodeError:  # which would show the key
+            raise ConfigError(f"API key {key.name!r}: not UTF-8") from None
         if key.name in names:
             raise ConfigError(f"API key {key.name!r}: the name is there twice")
         names.add(key.name)
