@@ -19,6 +19,7 @@ LARGE_BLOCK_SIZES = (128, 256, 512)  # with attention on an NPU alone
 MAX_PROPOSED = 15  # tokens to one sequence in one step
 MAX_PREDICTED = 7  # of these by the model's own layer: what it says of its own tokens gets worse with each
 NO_DRAFT = "none"  # in place of a draft model's name
+MAX_COUNTED = 8192  # different tokens of prompts that a step counts for repetition penalties and does not compute
 MAX_SPECULATING = 4  # sequences that run while anything is proposed: more of them have enough for a device to do
 DEFAULT_NUM_SEQS = 32  # in one step
 

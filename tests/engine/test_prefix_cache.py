@@ -20,6 +20,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0.9, "seed": 3, "top_p": 0.9},
     {"presence_penalty": 1.0, "frequency_penalty": 0.3},
+    {"repetition_penalty": 1.5},
 )
 
 
@@ -37,8 +38,8 @@ async def test_turns_of_a_conversation_go_on_as_without_the_cache(family: str, o
             found[wanted] = [made.tokens[0].num_prompt_found for made in answers]
             assert (stats.prompt_tokens_found, stats.blocks_used) == (sum(found[wanted]), 0)
     assert tokens[True] == tokens[False]
-    assert found[False] == [0] * 6
-    lengths = [150 + turn * 25 for turn in range(6)]
+    assert found[False] == [0] * 8
+    lengths = [150 + turn * 25 for turn in range(8)]
     assert found[True] == [0] + [(length - 9 - 1) // 16 * 16 for length in lengths[1:]]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.scheduler import found_counts
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import Sequence
@@ -129,17 +130,43 @@ def is_text(data: bytes) -> bool:
 @pytest.mark.parametrize(
     ("options", "start"),
     [
-        ({"repetition_penalty": 1.1}, 0),
+        ({"repetition_penalty": 1.1}, 56),
         ({"presence_penalty": 0.5}, 56),
         ({"want_logits": True}, 0),
     ],
 )
-def test_who_needs_every_token_of_the_prompt_computes_all(options: dict[str, object], start: int) -> None:
+def test_who_needs_the_prompt_s_logits_computes_all(options: dict[str, object], start: int) -> None:
     scheduler = sharing(max_num_batched_tokens=64)
     add(scheduler, TEXT)
     run(scheduler)
     again = add(scheduler, TEXT, **options)
     assert sizes(schedule(scheduler))[0] == (again, start, 60 - start)
+
+
+def test_a_step_has_no_more_found_tokens_to_count_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_counts, "MAX_COUNTED", 70)
+    scheduler = sharing(max_num_batched_tokens=64)
+    add(scheduler, TEXT)
+    run(scheduler)
+    counted = [add(scheduler, TEXT, repetition_penalty=1.1) for _ in range(3)]
+    plain = add(scheduler, TEXT)
+    assert sizes(schedule(scheduler)) == [(counted[0], 56, 4)]
+    assert [part for part in sizes(schedule(scheduler)) if part[1] == 56] == [(counted[1], 56, 4)]
+    scheduler.finish(counted[1], FinishReason.CANCELLED)
+    later = [part for part in sizes(schedule(scheduler)) if part[1] == 56]
+    assert later == [(counted[2], 56, 4), (plain, 56, 4)]
+
+
+@pytest.mark.parametrize(("prompt", "found"), [(TEXT, 40), ((*TEXT[:40], *TEXT[:20]), 56)])
+def test_only_as_many_different_tokens_are_found_as_a_step_can_count(
+    prompt: tuple[int, ...], found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(found_counts, "MAX_COUNTED", 41)
+    scheduler = sharing(max_num_batched_tokens=64)
+    add(scheduler, prompt)
+    run(scheduler)
+    again = add(scheduler, prompt, repetition_penalty=1.1)
+    assert sizes(schedule(scheduler)) == [(again, found, 60 - found)]
 
 
 def test_a_window_s_blocks_have_to_be_there_too() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.scheduler.foreseeing import AnyCosts, Foreseeing
+from unicorn_async.config import MAX_COUNTED
 from unicorn_async.grammar import Grammar
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
 from unicorn_async.ops.sample_rows import NO_BIASES, NO_MASK, NO_STATE, SAMPLE_MARK, SAMPLE_ROW
@@ -98,7 +99,7 @@ class PlainFrame:
             "logit_rows": (np.uint32, (LIMITS.logit_rows,)),
             "sample_rows": (SAMPLE_ROW, (sequences,)),
             "resets": (np.uint32, (sequences,)),
-            "marks": (SAMPLE_MARK, (tokens + MOST_UNCOUNTED,)),
+            "marks": (SAMPLE_MARK, (tokens + MOST_UNCOUNTED + MAX_COUNTED,)),
             "runs": (TOKEN_RUN, (tokens,)),
             "slot_mapping": (np.uint32, (groups, tokens)),
             "query_start": (np.uint32, (sequences,)),
@@ -131,9 +132,11 @@ class PlainFrame:
         return found
 
 
-def make_scheduler(speculation: Speculation | None = None) -> Scheduler:
+def make_scheduler(speculation: Speculation | None = None, *, shares_prefixes: bool = False) -> Scheduler:
     return Scheduler(
         speculation=speculation,
+        in_order=shares_prefixes,
+        shares_prefixes=shares_prefixes,
         groups=tuple(BlockGroup(window, 16) for window in WINDOWS),
         block_size=BLOCK_SIZE,
         max_num_seqs=LIMITS.sequences,
@@ -301,6 +304,22 @@ def test_a_step_says_which_states_sequences_begin_with_and_which_are_kept() -> N
         assert runs["source"][:2].tolist() == [one.state_index, other.state_index]
         assert runs["kept"][:2].tolist() == [NO_STATE, 20 if kept else NO_STATE]
         scheduler.commit(batch, [5, 5])
+
+
+def test_tokens_that_are_found_and_not_computed_are_counted_for_a_repetition_penalty_alone() -> None:
+    scheduler, writer, prompt = make_scheduler(shares_prefixes=True), BatchWriter(LIMITS), (5, 6, 5, 7, 8, 5, 9)
+    marked = []
+    for penalty in ({}, {"repetition_penalty": 1.5}, {"presence_penalty": 0.5}):
+        sequence = Sequence("r", prompt, SamplingParams(max_tokens=1, **penalty), seed=0)
+        frame = PlainFrame()
+        scheduler.add(sequence)
+        batch = cast("Batch", scheduler.schedule())
+        shape = writer.write(batch, cast("Frame", frame))
+        marks = frame.arrays["marks"][: shape.num_marks]
+        marked.append(marks["token"][marks["state_index"] != NO_STATE].tolist() if shape.has_counts else [])
+        assert shape.has_found == ("repetition_penalty" in penalty)
+        scheduler.commit(batch, [3])
+    assert marked == [[], [5, 6, 7, 8, 5, 9], [8, 5, 9]]  # four are found, of which three are different
 
 
 def test_masks_are_written_for_each_step_and_named_in_their_rows() -> None:

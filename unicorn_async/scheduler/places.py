@@ -146,10 +146,10 @@ class Places:
         return self.waiting.in_order(self._shares.held(self.running) if len(self.waiting.clients) > 1 else {})
 
     def _next(self) -> Beginning | None:
-        """Return the first in the queue that can begin."""
+        """Return the first in the queue that can begin, if the step has room for what it is to count."""
         for sequence in self._in_order():
             if not sequence.awaits_mask and (found := self._prefixes.find(sequence)) is not None:
-                return Beginning(sequence, found)
+                return Beginning(sequence, found) if self._prefixes.has_room(sequence, found) else None
         return None
 
     def _has_way(self, beginning: Beginning, running: list[Sequence], giving_up: Iterable[Sequence] = ()) -> bool:

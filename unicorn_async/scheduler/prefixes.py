@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import MAX_PROPOSED
 from unicorn_async.scheduler.block_keys import extend_keys
+from unicorn_async.scheduler.found_counts import FoundCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,7 @@ class Prefixes:
         self._blocks = blocks
         self._shares = shares
         self._to_come: dict[bytes, Sequence] = {}  # blocks that a running sequence begins with, and no step has yet
+        self._counts = FoundCounts()
         self.num_prompt_tokens = 0
         self.num_found = 0
 
@@ -45,6 +47,10 @@ class Prefixes:
         found = self._blocks.find(sequence, most)
         *_, sequence.awaited_key = None, *takewhile(self._to_come.__contains__, sequence.block_keys[found:most])
         return found if sequence.awaited_key is None else None
+
+    def has_room(self, sequence: Sequence, found: int) -> bool:
+        """Whether the step in the making can count what a sequence would find, for its repetition penalty."""
+        return self._counts.has_room(sequence, found * self._blocks.block_size)
 
     def begin(self, sequence: Sequence, found: int) -> None:
         """Have a sequence that was admitted begin behind what was found, and others wait for what it is to compute."""
@@ -76,6 +82,7 @@ class Prefixes:
 
     def reach(self, sequence: Sequence) -> None:
         """Hear that the step has a sequence's first `num_scheduled` positions."""
+        self._counts.reach(sequence)
 
     def most_proposed(self, sequence: Sequence) -> int:
         """Return how many tokens may be proposed behind what the step has of a sequence."""
@@ -84,6 +91,7 @@ class Prefixes:
 
     def take_copies(self) -> tuple[tuple[GivenState, ...], tuple[KeptState, ...]]:
         """Return the copies of states that sequences begin with in the step that was made, and those that it makes."""
+        self._counts.end_step()
         return (), ()
 
     def commit(self, kept: Iterable[KeptState]) -> None:
@@ -91,6 +99,7 @@ class Prefixes:
 
     def leave(self, sequence: Sequence) -> None:
         """Let nobody wait for a sequence that runs no more."""
+        self._counts.leave(sequence)
         for key in sequence.block_keys[sequence.num_known :]:
             if self._to_come.get(key) is sequence:
                 del self._to_come[key]
@@ -98,6 +107,7 @@ class Prefixes:
     def _begin_behind(self, sequence: Sequence, num_blocks: int) -> None:
         found = num_blocks * self._blocks.block_size
         sequence.num_found = sequence.num_scheduled = sequence.num_computed = found
+        self._counts.begin(sequence)
 
     def _count(self, sequence: Sequence) -> None:
         """Count what was there of a prompt, if it is the first time that the sequence begins."""
@@ -115,11 +125,11 @@ class Prefixes:
     def _most(self, sequence: Sequence) -> int:
         """Return how many blocks a sequence may have from others: it computes a token at least.
 
-        The sampler counts a prompt's tokens for a repetition penalty, those of an answer for any.
+        For penalties the sampler counts an answer's tokens when they are computed.
         """
-        sampling, most = sequence.sampling, sequence.length - 1
-        if not sequence.samples or sampling.repetition_penalty != 1.0:
+        most = sequence.length - 1
+        if not sequence.samples:
             return 0
-        if sampling.has_penalties:
-            most = min(most, len(sequence.prompt_ids))
+        if sequence.sampling.has_penalties:
+            most = min(most, self._counts.most(sequence))
         return most // self._blocks.block_size

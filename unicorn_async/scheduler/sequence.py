@@ -72,6 +72,7 @@ class Sequence:
     num_known: int = 0  # of its first blocks, as far as they are known by their keys
     num_found: int = 0  # positions that it found computed when it got its state
     num_prompt_found: int | None = None  # those of its prompt at its first admission, None before that
+    num_countable: int | None = None  # of its prompt's first tokens, those that a step can count and not compute
     num_restores: int = 0  # how often blocks of its beginning were to be brought back to the device
     is_restoring: bool = False  # it waits for these
     trim_start: int = 0  # while `num_computed` is below it, no more blocks can be freed

@@ -89,6 +89,7 @@ class StatePrefixes(Prefixes):
 
     def reach(self, sequence: Sequence) -> None:
         """Make the copies that are to be made of what the step has of a sequence."""
+        super().reach(sequence)
         position, size = sequence.num_scheduled, self._blocks.block_size
         ends = self._ends.get(sequence)
         while ends and ends[0] <= position:
@@ -104,6 +105,7 @@ class StatePrefixes(Prefixes):
 
     def take_copies(self) -> tuple[tuple[GivenState, ...], tuple[KeptState, ...]]:
         """See `Prefixes`."""
+        super().take_copies()
         copies = tuple(self._given), tuple(self._kept)
         self._given.clear()
         self._kept.clear()

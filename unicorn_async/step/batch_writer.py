@@ -86,6 +86,7 @@ class BatchWriter:
             samples=bucket_for(num_samples, self.sequence_buckets) if num_samples else 0,
             path=sampling_path(item.sequence.sampling for item in batch.scheduled if item.samples),
             has_counts=self._write_counts(batch, frame),
+            has_found=any(map(_counts_found, batch.scheduled)),
             has_masks=self._write_masks(batch, frame),
             has_biases=self._write_biases(batch, frame),
             has_pools=self._write_pools(batch, frame),
@@ -227,6 +228,11 @@ class BatchWriter:
                 continue
             if item.resets:
                 resets[index] = sequence.state_index
+            if _counts_found(item):
+                found = np.unique(sequence.prompt_ids[: sequence.num_found])
+                written = marks[num_marks : num_marks + len(found)]
+                written["state_index"], written["token"] = sequence.state_index, found
+                num_marks += len(found)
             start, token_ids = item.start, item.token_ids
             if item.is_decode:  # its token was counted when it was sampled, unless that was behind a proposed one
                 start += 1 - item.num_uncounted
@@ -246,6 +252,11 @@ class BatchWriter:
         rows["penalised"] = np.where(has_penalties, [LOOKS if item.proposal else COUNTS for item in sampled], 0)
         rows["proposal"] = [item.proposal for item in sampled]
         rows["token"] = [item.token_ids[-1] if item.proposal else 0 for item in sampled]
+
+
+def _counts_found(item: ScheduledSequence) -> bool:
+    """Whether a part is the first one behind tokens that its repetition penalty goes by and no step has computed."""
+    return item.sequence.sampling.repetition_penalty != 1.0 and item.resets and item.start > 0
 
 
 def _fed_back(item: ScheduledSequence) -> list[int]:

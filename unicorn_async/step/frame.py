@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.config import MAX_PROPOSED, MAX_SPECULATING
+from unicorn_async.config import MAX_COUNTED, MAX_PROPOSED, MAX_SPECULATING
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.pool_parts import POOL
@@ -48,12 +48,18 @@ class StepShape:
     samples: int
     path: SamplingPath
     has_counts: bool  # a sequence of the step has penalties
+    has_found: bool = False  # and one begins behind tokens that are counted for them and not computed
     has_masks: bool = False  # not every token may come next in a sequence of the step
     has_biases: bool = False  # some tokens of one have biases, or are banned
     has_pools: bool = False  # hidden states of one become an embedding
     has_predictions: bool = False  # it goes through the layer that predicts a token more
     num_drafts: int = 0  # so many tokens are chosen by that, one behind the other
     num_drafting: int = 0  # bucket of sequences for which there are more than one
+
+    @property
+    def num_marks(self) -> int:
+        """Tokens that are counted at most before the step samples."""
+        return self.tokens + MOST_UNCOUNTED + MAX_COUNTED * self.has_found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class Frame:
             "logit_rows": Field(np.uint32, (limits.logit_rows,)),
             "sample_rows": Field(SAMPLE_ROW, (sequences,)),
             "resets": Field(np.uint32, (sequences,)),
-            "marks": Field(SAMPLE_MARK, (tokens + MOST_UNCOUNTED,)),
+            "marks": Field(SAMPLE_MARK, (tokens + MOST_UNCOUNTED + MAX_COUNTED,)),
             "pools": Field(POOL, (sequences,)),
             **({"runs": Field(TOKEN_RUN, (tokens,))} if limits.has_runs else {}),
             **(_next_fields(limits) if limits.predicts else {}),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.timed_recorder import TimedRecorder
 from unicorn_async.ops.sampling import SampleArguments, record_counts, record_sampling
-from unicorn_async.step.frame import MOST_UNCOUNTED
 from unicorn_async.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class Recording:
             resets=step.resets,
             num_states=self._limits.sequences,
             marks=step.marks,
-            num_marks=shape.tokens + MOST_UNCOUNTED,
+            num_marks=shape.num_marks,
             counts=self._memory.counts,
             vocab_size=self._model.vocab_size,
         )
@@ -163,7 +162,7 @@ class Recording:
 
 def prologue_key(shape: StepShape) -> Hashable:
     """Return what decides the commands of a prologue."""
-    return "prologue", shape.tokens, shape.has_counts
+    return "prologue", shape.tokens, shape.has_counts, shape.has_found
 
 
 def tail_key(shape: StepShape, work: AttentionParts | None = None) -> Hashable:
