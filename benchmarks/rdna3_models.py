@@ -28,7 +28,8 @@ from rdna3_shapes import CONFIGS
 
 if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
-    from unicorn_async.weights.plan import LoadPlan, WantedTensor
+    from unicorn_async.weights.plan import LoadPlan
+    from unicorn_async.weights.wanted import WantedTensor
 
 PACKED = {"F8_E4M3": Codes.E4M3, "uint4": Codes.NIBBLES}  # of matrices, beside embeddings and a head in F16
 TYPES = (

@@ -15,7 +15,8 @@ from unicorn_async.checkpoint.file_identity import identify_files
 from unicorn_async.config import WeightScheme
 from unicorn_async.ops.host_checksum import HostChecksum
 from unicorn_async.tensor import LAYOUT_VERSION
-from unicorn_async.weights.plan import WantedTensor, make_plan
+from unicorn_async.weights.plan import make_plan
+from unicorn_async.weights.wanted import WantedTensor
 
 if TYPE_CHECKING:
     from pathlib import Path

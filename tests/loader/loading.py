@@ -21,7 +21,8 @@ from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.ops.convert import convert
 from unicorn_async.tensor import DType
-from unicorn_async.weights.plan import LoadPlan, WantedTensor, make_plan
+from unicorn_async.weights.plan import LoadPlan, make_plan
+from unicorn_async.weights.wanted import WantedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

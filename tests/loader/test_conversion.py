@@ -25,7 +25,8 @@ from unicorn_async.lora.adapter import read_adapters
 from unicorn_async.lora.plan import make_lora_plan
 from unicorn_async.lora_spec import LoraSpec
 from unicorn_async.tensor import DType, QuantTensor
-from unicorn_async.weights.plan import WantedTensor, make_plan
+from unicorn_async.weights.plan import make_plan
+from unicorn_async.weights.wanted import WantedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -23,8 +23,9 @@ from unicorn_async.loader.stream import LoadStream
 from unicorn_async.lora.plan import make_lora_plan
 from unicorn_async.ops.columns import gather_columns
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
-from unicorn_async.weights.plan import WantedTensor, make_plan
+from unicorn_async.weights.plan import make_plan
 from unicorn_async.weights.row_order import HeadOrder, RowRun
+from unicorn_async.weights.wanted import WantedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from unicorn_async.errors import CheckpointError, ConfigError, UnicornError, Uns
 from unicorn_async.lora.adapter import LoraAdapter, lora_digest, read_adapters
 from unicorn_async.lora.plan import LoraPlan, make_lora_plan
 from unicorn_async.lora_spec import LoraSpec
-from unicorn_async.weights.plan import WantedTensor
+from unicorn_async.weights.wanted import WantedTensor
 
 from .adapters import PREFIX, factors, write_adapter
 

@@ -13,8 +13,9 @@ from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor
 from unicorn_async.weights.chunk import Transform
-from unicorn_async.weights.plan import LoadPlan, WantedTensor, make_plan
+from unicorn_async.weights.plan import LoadPlan, make_plan
 from unicorn_async.weights.row_order import grouped_runs
+from unicorn_async.weights.wanted import WantedTensor
 
 if TYPE_CHECKING:
     from pathlib import Path

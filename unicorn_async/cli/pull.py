@@ -17,7 +17,7 @@ from unicorn_async.hub.download import begin_pull, pull
 from unicorn_async.hub.stream import DownloadStream
 from unicorn_async.models.registry import model_spec
 from unicorn_async.public_text import printable
-from unicorn_async.weights.plan import file_types
+from unicorn_async.weights.wanted import file_types
 
 if TYPE_CHECKING:
     import argparse

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.checkpoint import Checkpoint
     from unicorn_async.engine.files import ModelFiles
     from unicorn_async.tensor import ElementType
-    from unicorn_async.weights.plan import WantedTensor
+    from unicorn_async.weights.wanted import WantedTensor
 
 _BLOCKS = frozenset(kind.value for kind in QuantFormat)  # of a GGUF file; the kernels want them in another order
 _LAYER_NUMBER = re.compile(r"\b(layers|blk)\.\d+\.")

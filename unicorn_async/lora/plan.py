@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.checkpoint.source_tensor import TensorEntry
     from unicorn_async.lora.adapter import LoraAdapter, LoraPair
-    from unicorn_async.weights.plan import WantedTensor
     from unicorn_async.weights.row_order import HeadOrder
+    from unicorn_async.weights.wanted import WantedTensor
 
 _EXPERTS = ".experts."  # in the names of their weights, whatever the family
 

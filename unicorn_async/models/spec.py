@@ -14,8 +14,8 @@ from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.models.blocks.declarations import Fixed, Paged
 from unicorn_async.models.blocks.predictor import PredictorInput
 from unicorn_async.weights.placement import MemoryGroup
-from unicorn_async.weights.plan import WantedTensor
 from unicorn_async.weights.rules import WeightKind
+from unicorn_async.weights.wanted import WantedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

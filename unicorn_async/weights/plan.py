@@ -7,13 +7,13 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import WeightScheme
-from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.tensor import BlockPlane, DType, QuantFormat, QuantTensor
 from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, PlaneChunk, Transform, coalesced, split
-from unicorn_async.weights.column_order import check_order, check_orders, order_chunk, order_name
-from unicorn_async.weights.packed import check_packed, packed_chunks
+from unicorn_async.weights.column_order import check_orders, order_chunk, order_name
+from unicorn_async.weights.packed import packed_chunks
 from unicorn_async.weights.row_order import HeadOrder, RowOrder
-from unicorn_async.weights.rules import WeightKind, device_type
+from unicorn_async.weights.wanted import find_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,47 +23,9 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import ElementType
     from unicorn_async.weights.chunk import PlannedChunk
     from unicorn_async.weights.row_order import RowRun
+    from unicorn_async.weights.wanted import FoundTensor, WantedTensor
 
 CHUNK_BYTES = 32 << 20
-_TYPES: Mapping[str, ElementType] = {kind.value: kind for kind in (*DType, *QuantFormat)}
-_FILE_TYPES: tuple[ElementType, ...] = (*DType, *(kind for kind in QuantFormat if kind.source_bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class WantedTensor:
-    """One tensor of the checkpoint that a model needs.
-
-    `name` is canonical, `shape` what the configuration says. `layer` is -1 for the embeddings, then 0 to L - 1, and L
-    for the final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
-    `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head. With a `head_order` the
-    rows of heads lie in that order in the file, with `runs` all its rows as these say. A `stacked` one is so many
-    matrices there, in a dimension of its own. Of one that `is_transposed` dense ones of the file
-    have rows for columns. One that `is_gathered` may have its columns sorted by groups: its input is gathered likewise.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    layer: int
-    dest: str
-    row_offset: int = 0
-    as_f32: bool = False
-    is_table: bool = False
-    head_order: HeadOrder | None = None
-    stacked: int = 1
-    runs: tuple[RowRun, ...] = ()
-    is_transposed: bool = False
-    is_gathered: bool = False
-
-    @property
-    def file_shape(self) -> tuple[int, ...]:
-        """The shape that it has in the file."""
-        rows, *others = self.shape
-        return self.shape if self.stacked == 1 else (self.stacked, rows // self.stacked, *others)
-
-    @property
-    def kind(self) -> WeightKind:
-        """What it is for the rules of the types."""
-        return WeightKind.VECTOR if self.as_f32 else WeightKind.TABLE if self.is_table else WeightKind.MATRIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +115,9 @@ def make_plan(
         UnsupportedModelError: a tensor's dtype can't be used, or not by the scheme or an adapter, or the parts of one
             destination differ in theirs and are not all quantised.
     """
-    groups: dict[str, list[_Part]] = {}
+    groups: dict[str, list[FoundTensor]] = {}
     for want in wanted:
-        source = _find(checkpoint, want)
-        kind = _final_type(want, source, scheme)
-        groups.setdefault(want.dest, []).append(_Part(want, source, kind, _is_adapted(want, source, adapted)))
+        groups.setdefault(want.dest, []).append(find_tensor(checkpoint, want, scheme, adapted))
     orders = {name: order for name, group in groups.items() if (order := _order(name, group)) is not None}
     parts = {name: group for whole, members in groups.items() for name, group in _separated(whole, members)}
     matrices = [_destination(name, group) for name, group in parts.items()]
@@ -181,91 +141,7 @@ def _pieces(chunk: PlannedChunk, chunk_bytes: int) -> Iterator[PlannedChunk]:
     return chunk.split(chunk_bytes) if isinstance(chunk, PlaneChunk) else split(chunk, chunk_bytes)
 
 
-def file_types() -> tuple[str, ...]:
-    """Return the types that weights may have in a file, as files call them."""
-    return tuple(kind.value for kind in _FILE_TYPES)
-
-
-def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
-    source = checkpoint.tensors.get(want.name)
-    if source is None:
-        raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.file_shape)} is missing")
-    kind = _TYPES.get(source.dtype)
-    if (kind not in _FILE_TYPES and source.packing is None) or (want.as_f32 and not isinstance(kind, DType)):
-        usable = [known.value for known in _FILE_TYPES if not want.as_f32 or isinstance(known, DType)]
-        raise UnsupportedModelError(
-            f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
-            f"only {', '.join(usable)}"
-        )
-    shape = want.file_shape
-    if _is_turned(want, source):
-        *outer, rows, columns = shape
-        shape = (*outer, columns, rows)
-    if _without_ones(source.shape) != _without_ones(shape):  # one format keeps dimensions that another leaves out
-        raise CheckpointError(
-            f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(shape)}, "
-            f"the file has {list(source.shape)}"
-        )
-    return source
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
-
-
-def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) -> ElementType:
-    kind = _TYPES[source.dtype]
-    if isinstance(kind, QuantFormat) and scheme is not WeightScheme.AUTO:
-        raise UnsupportedModelError(
-            f"tensor {source.name!r} is quantised as {source.dtype} already, so its weights can't become {scheme.value}"
-        )
-    final = device_type(want.kind, kind, scheme)
-    if _is_turned(want, source) and final is not kind:
-        raise UnsupportedModelError(
-            f"tensor {source.name!r} has rows for columns in the file, so its weights can't become {scheme.value}: "
-            "load it as it is, or use another checkpoint (in MXFP4, or GGUF)"
-        )
-    if isinstance(final, QuantFormat) and want.shape[-1] % final.layout.unit:
-        raise UnsupportedModelError(
-            f"tensor {source.name!r}: rows of {want.shape[-1]} elements are no whole blocks of {final.value}, "
-            f"which have {final.layout.unit}"
-        )
-    if source.packing is not None and isinstance(final, QuantFormat):
-        check_packed(source, want.shape, want.stacked, final)
-        check_order(source, is_gathered=want.is_gathered)
-    return final
-
-
-def _is_adapted(want: WantedTensor, source: SourceTensor, adapted: Collection[str]) -> bool:
-    if want.name not in adapted:
-        return False
-    if isinstance(_TYPES[source.dtype], QuantFormat):
-        raise UnsupportedModelError(
-            f"tensor {source.name!r} is quantised as {source.dtype} already, and an adapter changes it: "
-            "blend before quantising, from an F32, F16 or BF16 checkpoint"
-        )
-    if _is_turned(want, source):
-        raise UnsupportedModelError(
-            f"tensor {source.name!r} has rows for columns in the file, and an adapter changes it"
-        )
-    return True
-
-
-def _is_turned(want: WantedTensor, source: SourceTensor) -> bool:
-    return want.is_transposed and isinstance(_TYPES[source.dtype], DType)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A tensor of the checkpoint, the type that it gets on the device, and whether adapters change it."""
-
-    want: WantedTensor
-    source: SourceTensor
-    kind: ElementType
-    is_adapted: bool
-
-
-def _separated(whole: str, group: list[_Part]) -> Iterator[tuple[str, list[_Part]]]:
+def _separated(whole: str, group: list[FoundTensor]) -> Iterator[tuple[str, list[FoundTensor]]]:
     """Keep parts of one type together; of different types, some quantised, they become destinations of their own."""
     group.sort(key=lambda part: part.want.row_offset)
     first, *others = group
@@ -282,7 +158,7 @@ def _separated(whole: str, group: list[_Part]) -> Iterator[tuple[str, list[_Part
         yield f"{whole}.{index}", [part]
 
 
-def _destination(name: str, group: list[_Part]) -> DestTensor:
+def _destination(name: str, group: list[FoundTensor]) -> DestTensor:
     first = group[0].want
     rows = 0
     for want in (part.want for part in group):
@@ -293,7 +169,7 @@ def _destination(name: str, group: list[_Part]) -> DestTensor:
     return DestTensor(name, (rows, *first.shape[1:]), group[0].kind, first.layer, first.dest)
 
 
-def _order(name: str, group: list[_Part]) -> tuple[DestTensor, PlaneChunk] | None:
+def _order(name: str, group: list[FoundTensor]) -> tuple[DestTensor, PlaneChunk] | None:
     check_orders([part.source for part in group])
     want, kind, packing = group[0].want, group[0].kind, group[0].source.packing
     if packing is None or packing.order is None:
@@ -303,7 +179,7 @@ def _order(name: str, group: list[_Part]) -> tuple[DestTensor, PlaneChunk] | Non
     return dest, order_chunk(packing, dest.name, kind, want.layer, want.shape[-1])
 
 
-def _places(group: list[_Part]) -> tuple[TensorPart, ...]:
+def _places(group: list[FoundTensor]) -> tuple[TensorPart, ...]:
     first_row = group[0].want.row_offset
     row = prod(group[0].want.shape[1:])
     return tuple(
@@ -318,7 +194,7 @@ def _places(group: list[_Part]) -> tuple[TensorPart, ...]:
     )
 
 
-def _runs(part: _Part, dest: DestTensor, first_row: int) -> Sequence[PlannedChunk]:
+def _runs(part: FoundTensor, dest: DestTensor, first_row: int) -> Sequence[PlannedChunk]:
     whole, scales = _whole(part, dest, first_row), part.source.scales
     if packing := part.source.packing:
         want, codes = part.want, replace(whole, source_dtype=packing.codes)
@@ -356,7 +232,7 @@ def in_runs(chunk: Chunk, runs: Sequence[RowRun], num_rows: int) -> list[Chunk]:
     ]
 
 
-def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
+def _whole(part: FoundTensor, dest: DestTensor, first_row: int) -> Chunk:
     want, source = part.want, part.source
     chunk = Chunk(
         source.file,
@@ -365,7 +241,7 @@ def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
         dest.name,
         (want.row_offset - first_row) * prod(dest.shape[1:]),
         _transform(part, dest.dtype),
-        _TYPES[source.dtype],
+        part.source_kind,
         dest.dtype,
         dest.layer,
         _row_order(want, source),
@@ -379,11 +255,11 @@ def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
     return chunk
 
 
-def _transform(part: _Part, dest: ElementType) -> Transform:
-    source = _TYPES[part.source.dtype]
+def _transform(part: FoundTensor, dest: ElementType) -> Transform:
+    source = part.source_kind
     if part.is_adapted:
         return Transform.BLEND
-    if _is_turned(part.want, part.source):
+    if part.is_turned:
         return Transform.TRANSPOSE
     if isinstance(source, QuantFormat):
         return Transform.RELAYOUT

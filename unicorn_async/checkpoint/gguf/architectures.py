@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.gguf.gemma4 import gemma4_keys
 from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, SHORT_FACTORS
 from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
+from unicorn_async.checkpoint.gguf.qwen import QWEN, expert_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,102 +43,13 @@ def _mixtral(config: GgufConfig, window: float | None) -> _Keys:
     }
 
 
-def _qwen2(config: GgufConfig, _: _Factors) -> _Keys:
-    return {"architectures": ["Qwen2ForCausalLM"]} | _no_window(config)
-
-
-def _qwen3(config: GgufConfig, _: _Factors) -> _Keys:
-    return {"architectures": ["Qwen3ForCausalLM"]} | _no_window(config)
-
-
-def _qwen2moe(config: GgufConfig, _: _Factors) -> _Keys:
-    keys: _Keys = {
-        "architectures": ["Qwen2MoeForCausalLM"],
-        "norm_topk_prob": False,
-        "qkv_bias": config.has("blk.0.attn_q.bias"),
-        "attention_bias": False,  # what this one says in other families
-        "shared_expert_intermediate_size": _shared_width(config),
-    }
-    return keys | _experts(config) | _no_window(config)
-
-
-def _shared_width(config: GgufConfig) -> int:
-    """Files of the first converters have no key for it."""
-    return config.count("expert_shared_feed_forward_length", config.feed_forward)
-
-
-def _qwen3moe(config: GgufConfig, _: _Factors) -> _Keys:
-    return {"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True} | _experts(config) | _no_window(config)
-
-
-def _qwen35(config: GgufConfig, _: _Factors) -> _Keys:
-    return {"architectures": ["Qwen3_5ForCausalLM"]} | _delta_net(config)
-
-
-def _qwen35moe(config: GgufConfig, _: _Factors) -> _Keys:
-    keys: _Keys = {
-        "architectures": ["Qwen3_5MoeForCausalLM"],
-        "shared_expert_intermediate_size": _shared_width(config),
-    }
-    keys |= _experts(config) | _delta_net(config)
-    if keys.pop("mlp_only_layers"):
-        raise config.unsupported("expert_count", "a layer without experts is not supported here")
-    return keys
-
-
-def _qwen3next(config: GgufConfig, _: _Factors) -> _Keys:
-    keys: _Keys = {
-        "architectures": ["Qwen3NextForCausalLM"],
-        "norm_topk_prob": True,
-        "shared_expert_intermediate_size": _shared_width(config),
-    }
-    return keys | _experts(config) | _delta_net(config)
-
-
-def _delta_net(config: GgufConfig) -> _Keys:
-    """Layers of linear attention are known by their tensors."""
-    heads, width = config.count("ssm.time_step_rank"), config.count("ssm.inner_size")
-    if width % heads:
-        raise config.error("ssm.inner_size", f"a multiple of the {heads} heads", width)
-    is_linear = (config.has(f"blk.{layer}.ssm_conv1d.weight") for layer in range(config.num_layers))
-    return {
-        "layer_types": ["linear_attention" if is_ssm else "full_attention" for is_ssm in is_linear],
-        "partial_rotary_factor": _head_part(config),
-        "linear_conv_kernel_dim": config.count("ssm.conv_kernel"),
-        "linear_num_key_heads": config.count("ssm.group_count"),
-        "linear_num_value_heads": heads,
-        "linear_key_head_dim": config.count("ssm.state_size"),
-        "linear_value_head_dim": width // heads,
-    }
-
-
 def _olmoe(config: GgufConfig, _: _Factors) -> _Keys:
     width = config.count("expert_feed_forward_length", config.feed_forward)
     return (
         {"architectures": ["OlmoeForCausalLM"], "norm_topk_prob": False}
-        | _experts(config)
+        | expert_keys(config)
         | {"intermediate_size": width}
     )
-
-
-def _experts(config: GgufConfig) -> _Keys:
-    """How many there are and how wide; layers without are known by their tensors."""
-    layers = range(config.num_layers)
-    return {
-        "num_experts": config.count("expert_count"),
-        "num_experts_per_tok": config.count("expert_used_count"),
-        "moe_intermediate_size": config.count("expert_feed_forward_length", config.feed_forward),
-        "mlp_only_layers": [layer for layer in layers if not config.has(f"blk.{layer}.ffn_gate_inp.weight")],
-    }
-
-
-def _no_window(config: GgufConfig) -> _Keys:
-    """Qwen's windows are off unless a switch is on, which GGUF files do not have."""
-    context = config.count("context_length")
-    window = config.count("attention.sliding_window", context)
-    if window < context:
-        raise config.unsupported("attention.sliding_window", f"{window} is shorter than the context of {context}")
-    return {}
 
 
 def _gemma2(config: GgufConfig, _: _Factors) -> _Keys:
@@ -192,7 +104,7 @@ def _phi3(config: GgufConfig, factors: _Factors) -> _Keys:
     keys: _Keys = {
         "architectures": ["Phi3ForCausalLM"],
         "sliding_window": config.number("attention.sliding_window") or None,
-        "partial_rotary_factor": _head_part(config),
+        "partial_rotary_factor": config.rotary_part,
     }
     if LONG_FACTORS not in factors or SHORT_FACTORS not in factors:
         return keys
@@ -204,10 +116,6 @@ def _phi3(config: GgufConfig, factors: _Factors) -> _Keys:
         "original_max_position_embeddings": config.count("rope.scaling.original_context_length"),
     }
     return keys | {"rope_scaling": scaling}
-
-
-def _head_part(config: GgufConfig) -> float:
-    return config.count("rope.dimension_count", config.head_dim) / config.head_dim
 
 
 def _gpt_oss(config: GgufConfig, _: _Factors) -> _Keys:
@@ -247,7 +155,7 @@ def _glm(config: GgufConfig) -> _Keys:
         if (value := config.get(key)) is not None and value != 0:
             raise config.unsupported(key, "layers for several tokens, and positions of images, are not supported")
     bias = config.has("blk.0.attn_qkv.bias") or config.has("blk.0.attn_q.bias")
-    return {"partial_rotary_factor": _head_part(config), "attention_bias": bias}
+    return {"partial_rotary_factor": config.rotary_part, "attention_bias": bias}
 
 
 def _check_sigmoid(config: GgufConfig) -> None:
@@ -263,7 +171,7 @@ def _glm4moe(config: GgufConfig, _: _Factors) -> _Keys:
     return {
         "architectures": ["Glm4MoeForCausalLM"],
         "num_nextn_predict_layers": int(config.number("nextn_predict_layers") or 0),
-        "partial_rotary_factor": _head_part(config),
+        "partial_rotary_factor": config.rotary_part,
         "use_qk_norm": config.has("blk.0.attn_q_norm.weight"),
         "n_routed_experts": num_experts,
         "num_experts_per_tok": config.count("expert_used_count"),
@@ -387,15 +295,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "olmo2": _olmo2,
     "olmoe": _olmoe,
     "phi3": _phi3,
-    "qwen2": _qwen2,
-    "qwen2moe": _qwen2moe,
-    "qwen2vl": _qwen2,
-    "qwen3": _qwen3,
-    "qwen35": _qwen35,
-    "qwen35moe": _qwen35moe,
-    "qwen3moe": _qwen3moe,
-    "qwen3next": _qwen3next,
-    "qwen3vl": _qwen3,
+    **QWEN,
     "rwkv7": _rwkv7,
     "seed_oss": _seed_oss,
     "smollm3": _smollm3,

@@ -98,6 +98,11 @@ class GgufConfig:
         part = self.count("rope.dimension_count", self.head_dim) if self.architecture in HEAD_PARTS else self.head_dim
         return part // 2
 
+    @property
+    def rotary_part(self) -> float:
+        """The part of each head that rotates."""
+        return self.count("rope.dimension_count", self.head_dim) / self.head_dim
+
     def has(self, tensor: str) -> bool:
         """Whether the model has a tensor."""
         return tensor in self.tensors
