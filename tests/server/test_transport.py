@@ -314,6 +314,9 @@ class Pipe(asyncio.Transport):
     def abort(self) -> None:
         self.aborted.set()
 
+    def close(self) -> None:
+        self.abort()
+
 
 async def websocket_on(pipe: Pipe, options: ServerOptions | None = None) -> WebSocketProtocol:
     async def app(scope: object, receive: object, send: object) -> None:
@@ -332,6 +335,16 @@ async def given(protocol: WebSocketProtocol, data: bytes) -> None:
     for _ in range(2):
         await asyncio.sleep(0)
     protocol.data_received(data)
+
+
+async def test_a_handshake_that_a_server_s_end_leaves_unanswered_is_refused() -> None:
+    pipe = Pipe()
+    protocol = await websocket_on(pipe)
+    protocol.shutdown()
+    head, body = b"".join(pipe.written).split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ") and b"retry-after: 1" in head
+    assert json.loads(body)["error"]["code"] == "engine_closed"
+    assert pipe.is_closing()
 
 
 async def take_all(protocol: WebSocketProtocol) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from unicorn_async.errors import EngineClosedError
 from unicorn_async.server.connection import UNFINISHED
 from unicorn_async.server.port import address_of
 from unicorn_async.server.protocol.encoding import encode_object
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.server.ledger import Lease
     from unicorn_async.server.port import Port
+    from unicorn_async.server.protocol.errors import ErrorInfo
 
 logger = logging.getLogger(__name__)
 
@@ -140,15 +143,25 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._frames_held.extend(self.conn.events_received())
         found = self.conn.handshake_exc
         if found is not None and not self.handshake_initiated:
-            self._refuse(f"the handshake of a websocket is a GET without a body: {found.__cause__ or found}")
+            message = f"the handshake of a websocket is a GET without a body: {found.__cause__ or found}"
+            self._refuse(describe_error(ApiError(message, code="invalid_handshake")))
 
-    def _refuse(self, message: str) -> None:
+    def _refuse(self, error: ErrorInfo) -> None:
+        """Answer a handshake with an error, in place of the application."""
         self.handshake_initiated = self.handshake_complete = self.close_sent = True
-        error = describe_error(ApiError(message, code="invalid_handshake"))
         body = encode_object({"error": error.to_json()}).encode()
-        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: "
-        self.transport.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        lines = [f"{name}: {value}\r\n" for name, value in (headers | error.retry_after).items()]
+        status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+        self.transport.write("".join([status, *lines, "\r\n"]).encode() + body)
         self.transport.close()
+
+    def shutdown(self) -> None:
+        """End with the server; a handshake that is not answered yet is refused."""
+        if self.handshake_complete or self.initial_response is not None:
+            super().shutdown()
+        else:
+            self._refuse(describe_error(EngineClosedError()))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End whatever waits."""
