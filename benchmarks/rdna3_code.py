@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Loop:
         return max(self.vector_cycles / SIMDS, self.lds_bytes / LDS_BYTES, self.load_bytes / CACHE_BYTES)
 
 
+@cache  # products of many shapes share a pipeline
 def hottest_loop(code: str) -> Loop | None:
     """Return the loop with the most multiply-adds outside of its inner loops, of which a turn each is counted with it.
 
