@@ -3,7 +3,8 @@
 UNICORN_DEVICE chooses it by index or part of its name; the default is the software device. UNICORN_VALIDATION=1 turns
 on Vulkan's validation layers, and any message of theirs fails the test that caused it.
 
-A run without `--whole` covers every behaviour once; see tests/selection.py.
+A run without `--whole` covers every behaviour once, one with it every pair of values of parameters; see
+tests/selection.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.selection import check_reasons, left_to_the_whole
+from tests.selection import check_reasons, left_to_the_whole, left_to_their_names
 from unicorn_async.errors import VulkanUnavailableError
 from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
@@ -44,7 +45,9 @@ def choose(instance: Instance) -> DeviceInfo:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="run all combinations, and what takes long, too")
+    parser.addoption(
+        "--whole", action="store_true", help="run every pair of parameters' values, and what takes long, too"
+    )
 
 
 def pytest_configure() -> None:
@@ -54,11 +57,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the whole run alone has."""
+    """Leave out what the whole run alone has, or combinations of whose values each pair has another test."""
     check_reasons(items)
-    if config.getoption("whole"):
-        return
-    left = left_to_the_whole(items, config.args)
+    choose = left_to_their_names if config.getoption("whole") else left_to_the_whole
+    left = choose(items, config.args)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left]
 

@@ -1,16 +1,20 @@
-"""Which tests a run has: those that cover every behaviour once, or the whole."""
+"""Which tests a run has: those that cover every behaviour once, or the whole, with every pair of parameters' values."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from typing import TypeAlias
 
     from _pytest.python import CallSpec2
+
+    Values: TypeAlias = frozenset[tuple[str, Hashable]]  # a case's parameters, each with its value
 
 
 def check_reasons(items: Iterable[pytest.Item]) -> None:
@@ -27,29 +31,54 @@ def check_reasons(items: Iterable[pytest.Item]) -> None:
 
 def left_to_the_whole(items: Sequence[pytest.Item], named: Iterable[str] = ()) -> set[pytest.Item]:
     """Return the tests that the short run leaves out; never those that were `named` by their ids."""
-    ids = tuple(name for name in named if "::" in name)
     left = {item for item in items if item.get_closest_marker("whole") is not None}
-    products: dict[object, list[pytest.Function]] = defaultdict(list)
-    for item in items:
-        if item not in left and isinstance(item, pytest.Function) and item.get_closest_marker("combinations"):
-            products[item.function].append(item)
-    for cases in products.values():
-        left.update(set(cases) - set(each_value_once(cases)))
-    return {item for item in left if not item.nodeid.startswith(ids)} if ids else left
+    left |= _left_of_combinations([item for item in items if item not in left], each_value_once)
+    return left - _named(left, named)
+
+
+def left_to_their_names(items: Sequence[pytest.Item], named: Iterable[str] = ()) -> set[pytest.Item]:
+    """Return the tests that the whole run leaves out, too: those that have no pair of values that others have not."""
+    left = _left_of_combinations(items, each_pair_once)
+    return left - _named(left, named)
 
 
 def each_value_once(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
     """Return few of a test's cases, in which each value of each parameter occurs."""
-    values = {case: _values(case.callspec) for case in cases}
-    missing = frozenset(value for case in cases for value in values[case])
+    return _cover(cases, lambda values: values)
+
+
+def each_pair_once(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
+    """Return few of a test's cases, in which each value of each parameter occurs with each of every other one's."""
+    return _cover(cases, lambda values: values | {frozenset(pair) for pair in combinations(values, 2)})
+
+
+def _left_of_combinations(
+    items: Iterable[pytest.Item], choose: Callable[[Sequence[pytest.Function]], list[pytest.Function]]
+) -> set[pytest.Item]:
+    products: dict[object, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("combinations"):
+            products[item.function].append(item)
+    return {case for cases in products.values() for case in set(cases) - set(choose(cases))}
+
+
+def _named(items: Iterable[pytest.Item], named: Iterable[str]) -> set[pytest.Item]:
+    ids = tuple(name for name in named if "::" in name)
+    return {item for item in items if item.nodeid.startswith(ids)} if ids else set()
+
+
+def _cover(cases: Sequence[pytest.Function], parts: Callable[[Values], frozenset[Hashable]]) -> list[pytest.Function]:
+    """Return few cases that have all parts that any has."""
+    of_cases = {case: parts(_values(case.callspec)) for case in cases}
+    missing = frozenset(part for found in of_cases.values() for part in found)
     chosen: list[pytest.Function] = []
     while missing:
-        chosen.append(max(cases, key=lambda case: len(values[case] & missing)))
-        missing -= values[chosen[-1]]
+        chosen.append(max(cases, key=lambda case: len(of_cases[case] & missing)))
+        missing -= of_cases[chosen[-1]]
     return chosen
 
 
-def _values(case: CallSpec2) -> frozenset[tuple[str, Hashable]]:
+def _values(case: CallSpec2) -> Values:
     """Each parameter with its value, or with the object's number where the value is nothing for a set."""
     return frozenset((name, value if _is_hashable(value) else id(value)) for name, value in case.params.items())
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.selection import check_reasons, left_to_the_whole
+from tests.selection import check_reasons, left_to_the_whole, left_to_their_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 MADE = """
 import pytest
@@ -54,6 +55,43 @@ def kept(items: list[pytest.Item], named: tuple[str, ...] = ()) -> set[str]:
 
 def test_each_value_occurs_and_what_is_marked_is_left(items_of: Callable[[str], list[pytest.Item]]) -> None:
     assert kept(items_of(MADE)) == SHORT
+
+
+MIXED = """
+import pytest
+
+@pytest.mark.combinations("each with each")
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", [[], "c"])
+@pytest.mark.parametrize("c", range(3))
+@pytest.mark.parametrize("d", range(2))
+def test_pairs(a, b, c, d): ...
+
+@pytest.mark.parametrize("a", range(2))
+@pytest.mark.parametrize("b", range(2))
+@pytest.mark.parametrize("c", range(2))
+def test_all(a, b, c): ...
+"""
+
+
+def test_the_whole_has_each_pair_of_values_of_combinations_and_all_of_the_rest(
+    items_of: Callable[[str], list[pytest.Item]],
+) -> None:
+    items = items_of(MIXED)
+    left = left_to_their_names(items)
+    assert all(item.name.startswith("test_pairs") for item in left)
+    assert len(left) >= 36 - 12  # nine would be the fewest
+
+    def pairs(cases: Iterable[pytest.Item]) -> set[object]:
+        found = [
+            [(name, repr(value)) for name, value in case.callspec.params.items()]
+            for case in cases
+            if isinstance(case, pytest.Function) and case.name.startswith("test_pairs")
+        ]
+        return {frozenset(pair) for values in found for pair in combinations(values, 2)}
+
+    assert pairs(item for item in items if item not in left) == pairs(items)
+    assert left_to_their_names(items, [next(iter(left)).nodeid.partition("[")[0]]) == set()
 
 
 def test_what_is_asked_for_by_its_name_runs(items_of: Callable[[str], list[pytest.Item]]) -> None:
