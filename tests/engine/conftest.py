@@ -64,7 +64,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def open_engine(device_info: DeviceInfo, model_directory: WriteModel, cache_folder: Path) -> OpenEngine:
     """Opens engines; a message of the validation layers, up to the engine's end, fails the test."""
 

@@ -11,6 +11,7 @@ import httpx
 import jsonschema
 import openai
 import pytest
+import pytest_asyncio
 from pydantic import BaseModel, Field
 
 import unicorn_async
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"
+in_the_demo_s_loop = pytest.mark.asyncio(loop_scope="module")
 CHAT = [{"role": "user", "content": "Which day comes after Monday?"}]
 
 
@@ -45,8 +47,9 @@ class Plan(BaseModel):
     rating: int | None = Field(ge=0, le=10)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def demo(open_engine: OpenEngine) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The demo model, served to all tests that only ask it."""
     async with (
         open_engine(DEMO, model_name="demo") as engine,
         serving(engine) as served,
@@ -55,6 +58,7 @@ async def demo(open_engine: OpenEngine) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
+@in_the_demo_s_loop
 async def test_responses_are_parsed(demo: openai.AsyncOpenAI) -> None:
     for seed in range(3):
         response = await demo.responses.parse(
@@ -66,6 +70,7 @@ async def test_responses_are_parsed(demo: openai.AsyncOpenAI) -> None:
         assert response.text.format.type == "json_schema"
 
 
+@in_the_demo_s_loop
 async def test_chat_completions_are_parsed(demo: openai.AsyncOpenAI) -> None:
     completion = await demo.chat.completions.parse(model="demo", messages=CHAT, response_format=Plan, temperature=1.0)  # type: ignore[arg-type]
     parsed = completion.choices[0].message.parsed
@@ -73,6 +78,7 @@ async def test_chat_completions_are_parsed(demo: openai.AsyncOpenAI) -> None:
     assert 1 <= len(parsed.steps) <= 2
 
 
+@in_the_demo_s_loop
 async def test_a_stream_of_chat_chunks_is_parsed(demo: openai.AsyncOpenAI) -> None:
     async with demo.chat.completions.stream(model="demo", messages=CHAT, response_format=Plan) as stream:  # type: ignore[arg-type]
         async for _ in stream:
@@ -81,6 +87,7 @@ async def test_a_stream_of_chat_chunks_is_parsed(demo: openai.AsyncOpenAI) -> No
     assert completion.choices[0].message.parsed is not None
 
 
+@in_the_demo_s_loop
 async def test_a_response_over_the_websocket_has_the_form(demo: openai.AsyncOpenAI) -> None:
     schema = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 3}
     async with demo.responses.connect() as connection:
@@ -94,6 +101,7 @@ async def test_a_response_over_the_websocket_has_the_form(demo: openai.AsyncOpen
                 break
 
 
+@in_the_demo_s_loop
 @pytest.mark.parametrize(
     ("extra", "pattern"),
     [
@@ -116,6 +124,7 @@ async def test_other_forms_than_json(demo: openai.AsyncOpenAI, extra: dict[str, 
         assert re.fullmatch(pattern, text.choices[0].text)
 
 
+@in_the_demo_s_loop
 async def test_texts_are_continued_in_a_wanted_form(demo: openai.AsyncOpenAI) -> None:
     schema = {"enum": ["a", "b"]}
     wanted = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
@@ -127,6 +136,7 @@ async def test_texts_are_continued_in_a_wanted_form(demo: openai.AsyncOpenAI) ->
     assert refused.value.param == "response_format.json_schema.schema"
 
 
+@in_the_demo_s_loop
 async def test_json_objects(demo: openai.AsyncOpenAI) -> None:
     completion = await demo.chat.completions.create(
         model="demo",
@@ -142,6 +152,7 @@ async def test_json_objects(demo: openai.AsyncOpenAI) -> None:
         assert isinstance(json.loads(content), dict)
 
 
+@in_the_demo_s_loop
 async def test_an_answer_that_is_cut_off_is_incomplete(demo: openai.AsyncOpenAI) -> None:
     response = await demo.responses.create(
         model="demo",
@@ -153,6 +164,7 @@ async def test_an_answer_that_is_cut_off_is_incomplete(demo: openai.AsyncOpenAI)
     assert response.incomplete_details is not None and response.incomplete_details.reason == "max_output_tokens"
 
 
+@in_the_demo_s_loop
 async def test_all_kinds_of_schemas_have_valid_answers(demo: openai.AsyncOpenAI) -> None:
     num_ended = 0
     for name, schema in SCHEMAS.items():
@@ -173,6 +185,7 @@ async def test_all_kinds_of_schemas_have_valid_answers(demo: openai.AsyncOpenAI)
     assert num_ended > len(SCHEMAS) * 0.8
 
 
+@in_the_demo_s_loop
 async def test_schemas_that_cant_be_used_are_refused_before_anything_begins(demo: openai.AsyncOpenAI) -> None:
     for schema, reason in (
         ({"type": "strin"}, "strin"),
