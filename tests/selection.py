@@ -10,11 +10,6 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
-    from typing import TypeAlias
-
-    from _pytest.python import CallSpec2
-
-    Values: TypeAlias = frozenset[tuple[str, Hashable]]  # a case's parameters, each with its value
 
 
 def check_reasons(items: Iterable[pytest.Item]) -> None:
@@ -44,12 +39,15 @@ def left_to_their_names(items: Sequence[pytest.Item], named: Iterable[str] = ())
 
 def each_value_once(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
     """Return few of a test's cases, in which each value of each parameter occurs."""
-    return _cover(cases, lambda values: values)
+    return _cover(cases, _values)
 
 
 def each_pair_once(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
-    """Return few of a test's cases, in which each value of each parameter occurs with each of every other one's."""
-    return _cover(cases, lambda values: values | {frozenset(pair) for pair in combinations(values, 2)})
+    """Return few of a test's cases, in which each value of each parameter occurs with each of every other one's.
+
+    Parameters whose values are given together, as tuples, are one.
+    """
+    return _cover(cases, _pairs)
 
 
 def _left_of_combinations(
@@ -67,9 +65,11 @@ def _named(items: Iterable[pytest.Item], named: Iterable[str]) -> set[pytest.Ite
     return {item for item in items if item.nodeid.startswith(ids)} if ids else set()
 
 
-def _cover(cases: Sequence[pytest.Function], parts: Callable[[Values], frozenset[Hashable]]) -> list[pytest.Function]:
+def _cover(
+    cases: Sequence[pytest.Function], parts: Callable[[pytest.Function], frozenset[Hashable]]
+) -> list[pytest.Function]:
     """Return few cases that have all parts that any has."""
-    of_cases = {case: parts(_values(case.callspec)) for case in cases}
+    of_cases = {case: parts(case) for case in cases}
     missing = frozenset(part for found in of_cases.values() for part in found)
     chosen: list[pytest.Function] = []
     while missing:
@@ -78,9 +78,25 @@ def _cover(cases: Sequence[pytest.Function], parts: Callable[[Values], frozenset
     return chosen
 
 
-def _values(case: CallSpec2) -> Values:
+def _values(case: pytest.Function) -> frozenset[tuple[str, Hashable]]:
     """Each parameter with its value, or with the object's number where the value is nothing for a set."""
-    return frozenset((name, value if _is_hashable(value) else id(value)) for name, value in case.params.items())
+    params = case.callspec.params.items()
+    return frozenset((name, value if _is_hashable(value) else id(value)) for name, value in params)
+
+
+def _pairs(case: pytest.Function) -> frozenset[Hashable]:
+    """Values, given together or alone, and each two of them."""
+    together = {name: mark.args[0] for mark in case.iter_markers("parametrize") for name in _names(mark.args[0])}
+    groups: dict[object, set[tuple[str, Hashable]]] = defaultdict(set)
+    for name, value in _values(case):
+        groups[together.get(name, name)].add((name, value))
+    values = [frozenset(group) for group in groups.values()]
+    return frozenset((*values, *(frozenset(pair) for pair in combinations(values, 2))))
+
+
+def _names(given: str | Sequence[str]) -> Sequence[str]:
+    """The names of the parameters that a mark has values for."""
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
 
 
 def _is_hashable(value: object) -> bool:

@@ -71,6 +71,11 @@ def test_pairs(a, b, c, d): ...
 @pytest.mark.parametrize("b", range(2))
 @pytest.mark.parametrize("c", range(2))
 def test_all(a, b, c): ...
+
+@pytest.mark.combinations("each with each")
+@pytest.mark.parametrize("a", range(2))
+@pytest.mark.parametrize(("b", "c"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_tuples(a, b, c): ...
 """
 
 

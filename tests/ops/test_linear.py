@@ -49,10 +49,14 @@ def test_linear_adds_the_bias_and_caps(arrays: Arrays, element: ElementType, tok
 
 
 @pytest.mark.combinations("either activation for every number of tokens, by the rules for either kind of device")
-@pytest.mark.parametrize("kind", [DeviceType.SOFTWARE, DeviceType.DISCRETE], ids=lambda kind: f"as_{kind.name.lower()}")
 @pytest.mark.parametrize("activation", list(Activation))
 @pytest.mark.parametrize(
-    ("element", "tokens"), [(DType.F16, 1), *((QuantFormat.Q5_0, tokens) for tokens in (1, 2, 3, 8))]
+    ("element", "tokens", "kind"),
+    [
+        (element, tokens, kind)
+        for element, tokens in [(DType.F16, 1), *((QuantFormat.Q5_0, tokens) for tokens in (1, 2, 3, 8))]
+        for kind in (DeviceType.SOFTWARE, DeviceType.DISCRETE)
+    ],
 )
 def test_linear_applies_the_gate(
     arrays: Arrays,

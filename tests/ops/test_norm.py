@@ -172,8 +172,13 @@ def test_selected_rows_leave_the_residual_alone_and_may_repeat(device: Device, a
 
 @pytest.mark.combinations("every form of every length of rows, by either cut")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("software", [True, False])
-@pytest.mark.parametrize(("columns", "tokens"), [(128, 1), (1152, 3), pytest.param(5376, 18, marks=LONG_ROWS)])
+@pytest.mark.parametrize(
+    ("columns", "tokens", "software"),
+    [
+        *((columns, tokens, software) for columns, tokens in [(128, 1), (1152, 3)] for software in (True, False)),
+        *(pytest.param(5376, 18, software, marks=LONG_ROWS) for software in (True, False)),
+    ],
+)
 def test_the_output_has_the_form_that_a_linear_reads(
     device: Device, arrays: Arrays, form: RowForm, columns: int, tokens: int, software: bool
 ) -> None:
