@@ -26,8 +26,12 @@ _SLOW = pytest.mark.whole("software drivers take seconds to compile what reads c
 
 def by_cost(formats: Iterable[QuantFormat]) -> list[Any]:
     """Return formats as a test's parameters, of which those with large codebooks are for whole runs."""
-    slow = (QuantFormat.IQ1_S, QuantFormat.IQ1_M)
-    return [pytest.param(one, marks=_SLOW) if one in slow else one for one in formats]
+    return [pytest.param(one, marks=mark_of_cost(one)) for one in formats]
+
+
+def mark_of_cost(one: QuantFormat) -> tuple[pytest.MarkDecorator, ...]:
+    """Return the marks of a test of a format: one with a large codebook is for whole runs."""
+    return (_SLOW,) if one in (QuantFormat.IQ1_S, QuantFormat.IQ1_M) else ()
 
 
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)

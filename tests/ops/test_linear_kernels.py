@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tests.ops.gguf_blocks import KERNEL_FORMATS, by_cost
+from tests.ops.gguf_blocks import KERNEL_FORMATS, by_cost, mark_of_cost
 from tests.ops.linear_case import Case, skip_without_matrices, weights
 from unicorn_async.config import Activation
 from unicorn_async.ops.linear import Epilogue
@@ -21,7 +21,7 @@ from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, NARROW_FEATURE, matri
 from unicorn_async.tensor import DType, QuantFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.ops.arrays import Arrays
     from unicorn_async.ops.linear_plans.plan import LinearPlan
@@ -61,6 +61,11 @@ HELD = [
     HeldTuning(2, 8, 1, 4, passes=2, ahead=True),
 ]
 QUANT_MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 16, 32, 4, 8)]
+# Which cuts a format has: the formats take turns. For vectors each has one token and several, and held weights at once
+# and ahead. A cut is written once for all formats, and a format for all cuts: each with each would show no more.
+QUANT_VEC_TURNS = [(QUANT_VEC[0], QUANT_VEC[3]), (QUANT_VEC[1], QUANT_VEC[2])]
+HELD_TURNS = [(HELD[0], HELD[5]), (HELD[2], HELD[4]), (HELD[1], HELD[5]), (HELD[3], HELD[4])]
+QUANT_MANY_TURNS = [(QUANT_MANY[0],), (QUANT_MANY[1],)]
 QUANT_COOPMAT = [
     TileTuning(0, 16, 64, 1, 4, 64),
     TileTuning(0, 32, 64, 1, 4, 64, buffers=1),
@@ -92,6 +97,15 @@ def held_id(t: HeldTuning) -> str:
 
 def tile_id(t: TileTuning) -> str:
     return f"{t.tile_n}x{t.tile_t}"
+
+
+def in_turn(turns: Sequence[tuple[Any, ...]], tuning_id: Callable[[Any], str]) -> list[Any]:
+    """Return each format with each cut of its turn, as a test's parameters."""
+    return [
+        pytest.param(one, tuning, marks=mark_of_cost(one), id=f"{one.value}-{tuning_id(tuning)}")
+        for index, one in enumerate(KERNEL_FORMATS)
+        for tuning in turns[index % len(turns)]
+    ]
 
 
 def shapes(element: ElementType) -> list[tuple[int, int]]:
@@ -126,18 +140,16 @@ def test_linear_vec_equals_the_product(arrays: Arrays, dtype: DType, tuning: Vec
     compare(arrays, dtype, sizes, lambda product: vec_plan(arrays.device.info, tuning, product), shapes(dtype))
 
 
-@pytest.mark.combinations("every cut with every format")
-@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
-@pytest.mark.parametrize("tuning", QUANT_VEC, ids=quant_vec_id)
+@pytest.mark.combinations("every format by both of its cuts")
+@pytest.mark.parametrize(("quant_format", "tuning"), in_turn(QUANT_VEC_TURNS, quant_vec_id))
 def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: QuantVecTuning) -> None:
     sizes = tuple(sorted({1, tuning.tokens, tuning.tokens + 1}))
     own = shapes(quant_format)
     compare(arrays, quant_format, sizes, lambda product: quant_vec_plan(arrays.device.info, tuning, product), own)
 
 
-@pytest.mark.combinations("every cut with every format")
-@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
-@pytest.mark.parametrize("tuning", HELD, ids=held_id)
+@pytest.mark.combinations("every format by both of its cuts")
+@pytest.mark.parametrize(("quant_format", "tuning"), in_turn(HELD_TURNS, held_id))
 def test_linear_quant_held_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: HeldTuning) -> None:
     sizes = tuple(sorted({1, tuning.tokens, tuning.tokens + 1}))
     own = shapes(quant_format)
@@ -157,9 +169,7 @@ def test_linear_few_rows_equals_the_product(arrays: Arrays, tuning: TileTuning) 
     compare(arrays, kind, (1, 33, 130), lambda product: few_rows_plan(info, tuning, product), shapes(kind))
 
 
-@pytest.mark.combinations("every tile with every format")
-@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
-@pytest.mark.parametrize("tuning", QUANT_MANY, ids=tile_id)
+@pytest.mark.parametrize(("quant_format", "tuning"), in_turn(QUANT_MANY_TURNS, tile_id))
 def test_linear_quant_many_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: TileTuning) -> None:
     compare(arrays, quant_format, (1, 33, 70), lambda product: many_plan(tuning, product), shapes(quant_format))
 
