@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.errors import CacheError
+from unicorn_async.kv_store import disk_folder
 from unicorn_async.kv_store.block_file import file_nbytes
 from unicorn_async.kv_store.disk_folder import DiskFolder, idle_files, prune_idle
 from unicorn_async.scheduler.kept_blocks import BlockName
@@ -91,6 +93,30 @@ def test_a_file_that_cannot_be_read_is_removed(folder: DiskFolder, tmp_path: Pat
         folder.read(NAMES[0], memoryview(bytearray(96)))
     assert not file.is_symlink()
     assert (tmp_path / "elsewhere").exists()
+
+
+def test_a_process_without_file_descriptors_removes_no_file(
+    folder: DiskFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write(NAMES[0], DATA)
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="Too many open files"):
+        patched.setattr(disk_folder, "read_block", failing)
+        folder.read(NAMES[0], memoryview(bytearray(96)))
+    assert list(reopened(folder)) == NAMES[:1]
+
+
+def test_files_that_go_while_a_folder_is_looked_at_are_passed_over(folder: DiskFolder, tmp_path: Path) -> None:
+    for name in NAMES:
+        folder.write(name, DATA)
+    folder.close()
+    found = idle_files(tmp_path / "kv")
+    next(found)
+    shutil.rmtree(tmp_path / "kv" / KEY)
+    assert list(found) == [] and list(idle_files(tmp_path / "kv")) == []
 
 
 def test_a_file_that_cannot_be_removed_keeps_no_other_from_it(folder: DiskFolder, tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.grammar import Grammar
 from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.scheduler.block_keys import extend_keys
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.kept_blocks import KeptBlocks
+from unicorn_async.scheduler.kept_prefixes import BlockCopy
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import Sequence
 from unicorn_async.scheduler.waiting_queue import MOST_PASSED_OVER
@@ -21,10 +24,10 @@ if TYPE_CHECKING:
 TEXT = tuple(range(100, 160))  # 15 blocks of 4
 
 
-def sharing(*, num_blocks: int = 400, **options: int) -> Scheduler:
+def sharing(*, num_blocks: int = 400, kept: KeptBlocks | None = None, **options: int) -> Scheduler:
     groups = (BlockGroup(0, num_blocks),)
     defaults = {"max_context": 80, "max_num_seqs": 16, "max_waiting": 100, "max_num_batched_tokens": 8}
-    return make_scheduler(groups=groups, in_order=True, shares_prefixes=True, **defaults | options)
+    return make_scheduler(groups=groups, in_order=True, shares_prefixes=True, kept=kept, **defaults | options)
 
 
 def add(scheduler: Scheduler, prompt: tuple[int, ...], client: str = "", **options: object) -> Sequence:
@@ -132,3 +135,29 @@ def test_to_pass_over_costs_no_search_and_has_a_bound(monkeypatch: pytest.Monkey
     assert same[0].num_prompt_found == 56 and len(searched) <= 8
     scheduler.finish(same[0], FinishReason.CANCELLED)
     steps_until(scheduler, hidden)
+
+
+def test_nobody_waits_for_a_prompt_that_gets_no_part_of_steps_behind_a_longer_one_of_its_client() -> None:
+    kept = KeptBlocks([1])
+    kept.slots[0].add(8)
+    scheduler = sharing(num_blocks=600, max_context=1200, kept=kept)
+    assert scheduler.kept_prefixes is not None
+    scheduler.kept_prefixes.is_open = True
+    longest, behind = Sequence("r", tuple(range(1000)), SamplingParams(), seed=0, client="mallory"), TEXT
+    for key in extend_keys(longest, 2, 4):
+        slot = kept.slots[0].take()
+        assert slot is not None
+        kept.slots[0].fill(slot, key)
+        kept.slots[0].release(slot)
+    scheduler.add(longest)
+    owner = add(scheduler, behind, "mallory")
+    step(scheduler)
+    assert owner.num_scheduled and longest.is_restoring
+    restore = scheduler.kept_prefixes.restores.popleft()
+    scheduler.kept_prefixes.arrive([BlockCopy(name, block, 0) for name, block in restore.lacking])
+    scheduler.kept_prefixes.end_restore(restore)
+    victim, third = add(scheduler, (*TEXT, 1), "victor"), add(scheduler, (*TEXT, 2), "tom")
+    assert steps_until(scheduler, victim) < 40  # alone it takes 16, or 8 and a few until it begins, in turns
+    assert longest.num_remaining > 500
+    steps_until(scheduler, third)
+    assert third.num_prompt_found == 60  # who began anew is waited for

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import stat
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CacheError
@@ -17,13 +19,13 @@ from unicorn_async.scheduler.kept_blocks import BlockName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 _OTHERS = -1  # group of the files of other models, whose key is where they lie
 _FOLDER = re.compile(r"[0-9a-f]{32}")
 _LOCK_FILE = "lock"
 _MOST_FILES = 1 << 20  # that are looked at
 _TICK_NS = 1000  # between two uses at least, which a file system may tell apart
+_OWN_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _MOST_LOOKS, _LOOK_S = 25, 0.02  # at a lock
 
 
@@ -77,10 +79,15 @@ class DiskFolder:
         return file_nbytes(len(data))
 
     def read(self, name: BlockName, into: memoryview) -> None:
-        """Read a block, and remove a file that is damaged or can't be read; raises OSError, CacheError."""
+        """Read a block, and remove a file that is damaged or can't be read; raises OSError, CacheError.
+
+        One stays for which this process lacks something: see `is_own_lack`.
+        """
         try:
             read_block(self._folder / file_name(name), name, into)
-        except (OSError, CacheError):
+        except (OSError, CacheError) as exc:
+            if is_own_lack(exc):
+                raise
             with contextlib.suppress(OSError):
                 self.remove([name])
             raise
@@ -149,13 +156,18 @@ class DiskFolder:
         for entry, found in _files(self._folder):
             name = name_of(entry.name)
             if entry.name.endswith(PART_SUFFIX):
-                os.unlink(entry.path)  # who wrote it was ended
+                Path(entry.path).unlink(missing_ok=True)  # who wrote it was ended
             elif name is not None:
                 nbytes = self._block_nbytes[name.group] if name.group < len(self._block_nbytes) else 0
                 if found.st_size == file_nbytes(nbytes):
                     yield found.st_mtime_ns, name, found.st_size
                 else:
-                    os.unlink(entry.path)
+                    Path(entry.path).unlink(missing_ok=True)
+
+
+def is_own_lack(error: BaseException) -> bool:
+    """Whether a process has no memory or no file descriptor left, which says nothing of a file."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _OWN_LACKS)
 
 
 def _make_own(folder: Path, *, follows: bool) -> None:
@@ -193,7 +205,10 @@ def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[int, BlockName, i
     for folder in os.scandir(root):
         if folder.name == but or not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
             continue
-        lock = _locked(root / folder.name)
+        try:
+            lock = _locked(root / folder.name)
+        except FileNotFoundError:  # removed meanwhile
+            continue
         if lock is None:
             continue  # who has it keeps it within its own limit
         os.close(lock)
@@ -226,9 +241,16 @@ def _remove_idle(path: Path) -> bool:
 
 
 def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    with os.scandir(folder) as entries:
+    try:
+        scanned = os.scandir(folder)
+    except FileNotFoundError:  # as a file below
+        return
+    with scanned as entries:
         for _, entry in zip(range(_MOST_FILES), entries, strict=False):
-            found = entry.stat(follow_symlinks=False)
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # removed meanwhile, by another process
+                continue
             if stat.S_ISREG(found.st_mode):
                 yield entry, found
 

@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import CacheError, CheckpointError
+from unicorn_async.kv_store.disk_folder import is_own_lack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,7 +183,7 @@ class DiskTier:
         """Read blocks into slots, which are pinned; returns whether all have come. Those that have are known."""
         folder = self._store.folder
         assert folder is not None, "the disk is on"
-        started, nbytes = time.perf_counter(), 0
+        started, nbytes, have_all_come = time.perf_counter(), 0, True
         reads = {}
         for name, slot in wanted:
             reads[self._store.threads.begin(_READING, partial(self._read, folder, name, slot))] = name, slot
@@ -192,6 +193,7 @@ class DiskTier:
         await self._wait(list(reads))
         for future, (name, slot) in reads.items():
             if not future.done():
+                have_all_come = False
                 continue
             error = future.exception()
             if error is None:
@@ -199,12 +201,14 @@ class DiskTier:
                 nbytes += self._kept.block_nbytes[name.group]
                 self._store.counters.read_blocks += 1
             elif isinstance(error, _EXPECTED):
-                self._kept.drop_from_disk(name)
+                have_all_come = False
+                if not is_own_lack(error):
+                    self._kept.drop_from_disk(name)
                 self._store.failed(_READING, _reason(error))
             else:
                 raise error
         self._costs.read.observe(nbytes, time.perf_counter() - started)
-        return all(future.done() for future in reads) and all(self._kept.is_on_disk(name) for name, _ in wanted)
+        return have_all_come
 
     def _read(self, folder: DiskFolder, name: BlockName, slot: int) -> None:
         data = memoryview(bytearray(self._kept.block_nbytes[name.group]))

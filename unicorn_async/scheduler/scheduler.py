@@ -41,7 +41,8 @@ class Scheduler(Occupancy):
 
     `schedule` is called while earlier steps run: it takes for granted that each of them yields its tokens and that no
     sequence ends. `commit` sets that right, in the order in which the batches were scheduled. Of a client every running
-    sequence was admitted before every waiting one; nobody can preempt the first that runs, so that it always goes on.
+    sequence was admitted before every one that waits for a place again, but for those whose blocks could not be brought
+    back; nobody can preempt the first that runs, so that it always goes on.
 
     Prompts have their parts of steps in the order of admission, and those of several clients in turns.
 

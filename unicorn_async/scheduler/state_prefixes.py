@@ -45,13 +45,14 @@ class StatePrefixes(Prefixes):
 
     def find(self, sequence: Sequence) -> int | None:
         """See `Prefixes`."""
-        if sequence.awaited_key in self._planned:
+        if self._is_coming(sequence.awaited_key, self._planned):
             return None
         keys = self._keys(sequence)
         there = self._blocks.find(sequence, len(keys))
         found = self._last_copied(sequence, keys, there)
         self._plan_parting(keys, there, found)
-        planned = (key for key in reversed(keys[found:]) if key in self._planned) if self._planned else iter(())
+        behind = reversed(keys[found:]) if self._planned else iter(())
+        planned = (key for key in behind if self._is_coming(key, self._planned))
         sequence.awaited_key = next(planned, None)
         return found if sequence.awaited_key is None else None
 
@@ -167,7 +168,7 @@ class StatePrefixes(Prefixes):
         end, ends = num_blocks * size, self._ends.setdefault(sequence, [])
         if end > sequence.num_scheduled and end not in ends:
             insort(ends, end)
-            self._planned.setdefault(sequence.block_keys[num_blocks - 1], sequence)
+            self._is_to_have(sequence, sequence.block_keys[num_blocks - 1], self._planned)
 
     def _unplan(self, sequence: Sequence, num_blocks: int) -> None:
         key = sequence.block_keys[num_blocks - 1]
