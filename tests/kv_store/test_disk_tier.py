@@ -70,6 +70,10 @@ async def test_what_can_not_be_removed_at_the_start_is_told_and_holds_nobody_up(
     assert await tier.write_next()
     assert tier.takes_blocks
     assert store.problems == ["removing blocks beyond the limit: Permission denied"]
+    assert store.kept.disk_bytes == 4 * file_nbytes(NBYTES)
+    await write_all(store, tier, NAMES[4:5])  # for which one of them would have to go
+    assert store.problems[1:] == ["writing a block: Permission denied"]
+    assert store.kept.disk_bytes == 4 * file_nbytes(NBYTES) and not store.kept.is_on_disk(NAMES[4])
 
 
 async def test_a_limit_without_room_for_a_block_is_told(store: ToyStore) -> None:

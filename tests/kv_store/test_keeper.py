@@ -93,8 +93,8 @@ def order_of_going(store: ToyStore) -> list[BlockName]:
     slots = [BlockName(0, key) for key in kept.slots[0]._known]
     on_disk = kept.make_room_on_disk(kept.disk_limit)
     assert on_disk is not None
-    assert on_disk == store.folder.noted, "a later start would find another order"
-    return slots + on_disk
+    assert list(on_disk) == store.folder.noted, "a later start would find another order"
+    return [*slots, *on_disk]
 
 
 async def test_of_a_conversation_the_last_block_goes_first_though_the_first_ones_were_kept_before(

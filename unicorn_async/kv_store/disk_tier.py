@@ -38,8 +38,9 @@ class DiskTier:
         self._patience_s = patience_s
         # What is to be done in this order: blocks to write, with their slots, pinned; uses to note, without.
         self._queue: dict[tuple[BlockName, int | None], None] = {}
-        self._excess: list[BlockName] = []  # what an earlier start has left beyond this one's limit
+        self._excess: dict[BlockName, int] = {}  # what an earlier start has left beyond this one's limit
         self._writing: asyncio.Future[int] | None = None  # the first of them
+        self._leaving: dict[BlockName, int] = {}  # what goes for it, until it has gone
         self._num_stuck = 0  # reads and writes that take longer
         self._paused_until = 0.0
         self.wake = asyncio.Event()  # there is something to write
@@ -81,7 +82,7 @@ class DiskTier:
         else:
             self._kept.find_on_disk(found)
             self._store.counters.disk = "on"
-            self._excess = self._kept.make_room_on_disk(0) or []
+            self._excess = self._kept.make_room_on_disk(0) or {}
             self.wake.set()
 
     def _off(self, error: BaseException) -> None:
@@ -134,11 +135,12 @@ class DiskTier:
     async def _remove_excess(self) -> None:
         folder = self._store.folder
         assert folder is not None, "it was found there"
-        excess, self._excess = self._excess, []
+        excess, self._excess = self._excess, {}
         removing = self._store.threads.begin(_TRIMMING, partial(folder.remove, excess))
         await self._wait([removing])
         error = removing.exception() if removing.done() else None
         if error is not None:
+            self._kept.stay_on_disk(excess)
             self._store.failed(_TRIMMING, _reason(error))
 
     async def _note_uses(self) -> None:
@@ -162,9 +164,12 @@ class DiskTier:
         folder = self._store.folder
         assert folder is not None, "the disk is on"
 
+        self._leaving = gone
+
         def write() -> int:
             data = self._store.slots.copy_out(name.group, slot)
             folder.remove(gone)
+            self._leaving = {}
             return folder.write(name, data)
 
         return self._store.threads.begin(_WRITING, write)
@@ -173,6 +178,7 @@ class DiskTier:
         try:
             nbytes = written.result()
         except _EXPECTED as exc:
+            self._kept.stay_on_disk(self._leaving)
             self._paused_until = time.monotonic() + _PAUSE_S
             self._store.failed(_WRITING, _reason(exc))
         else:

@@ -163,13 +163,18 @@ class KeptBlocks:
             if name in self._on_disk:
                 self._on_disk[name] = self._on_disk.pop(name)
 
-    def make_room_on_disk(self, nbytes: int) -> list[BlockName] | None:
-        """Forget the blocks that have to go for so many bytes, and return them; None where they would not fit."""
+    def make_room_on_disk(self, nbytes: int) -> dict[BlockName, int] | None:
+        """Forget the blocks that have to go for so many bytes; returns their sizes, None where these would not fit."""
         if nbytes > self.disk_limit:
             return None
-        gone = []
+        gone = {}
         while self.disk_bytes + nbytes > self.disk_limit:
             name = next(iter(self._on_disk))
+            gone[name] = self._on_disk[name]
             self.drop_from_disk(name)
-            gone.append(name)
         return gone
+
+    def stay_on_disk(self, sizes: Mapping[BlockName, int]) -> None:
+        """Take it that blocks for which room was to be made are there still, and are the first to go again."""
+        self._on_disk = {**sizes, **self._on_disk}
+        self.disk_bytes = sum(self._on_disk.values())
