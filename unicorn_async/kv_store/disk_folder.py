@@ -219,7 +219,7 @@ def idle_files(root: Path, *, but: str = "") -> Iterator[tuple[int, BlockName, i
 
 
 def prune_idle(root: Path) -> tuple[int, int]:
-    """Remove the files that `idle_files` returns; returns how many it were, and their size. Raises OSError."""
+    """Remove the files that `idle_files` returns; returns how many were removed, and their size. Raises OSError."""
     found = list(idle_files(root)) if root.is_dir() else []
     removed = [nbytes for _, name, nbytes in found if _remove_idle(root / os.fsdecode(name.key))]
     return len(removed), sum(removed)

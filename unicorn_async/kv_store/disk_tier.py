@@ -163,7 +163,6 @@ class DiskTier:
             return None
         folder = self._store.folder
         assert folder is not None, "the disk is on"
-
         self._leaving = gone
 
         def write() -> int:
