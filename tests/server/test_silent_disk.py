@@ -55,7 +55,9 @@ async def test_a_disk_that_is_silent_is_told_of_and_what_is_to_be_kept_is_refuse
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_failed")
         assert "store false" in refused.json()["error"]["message"] and int(refused.headers["retry-after"]) > 0
         assert len(engine.calls) == 2
-        assert "nothing came within" in str(await store_error())
+        async with asyncio.timeout(20):
+            while "nothing came within" not in str(await store_error()):
+                pass
         assert "unicorn_store_failing 1\n" in (await client.get("/metrics")).text
         unknown = await client.get("/v1/responses/resp_nothere")
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "store_failed")
