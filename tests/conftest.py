@@ -10,13 +10,16 @@ tests/selection.py.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.selection import check_reasons, left_to_the_whole, left_to_their_names
 from unicorn_async.errors import VulkanUnavailableError
 from unicorn_async.gpu.choice import select_device
@@ -54,6 +57,14 @@ def pytest_configure() -> None:
     """Have one place for what Mesa compiled, wherever a test has its caches: compiling is most of what the tests do."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(folder))
+    logging.getLogger("asyncio").addFilter(is_no_slow_turn)
+    for client in (httpx.Client, httpx.AsyncClient):  # which have 5 s of their own for each step
+        client.__init__.__kwdefaults__["timeout"] = httpx.Timeout(PATIENCE_S)
+
+
+def is_no_slow_turn(record: logging.LogRecord) -> bool:
+    """With PYTHONASYNCIODEBUG=1 a loop tells of each turn that took a tenth of a second: on a busy machine any may."""
+    return not record.getMessage().startswith("Executing ")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

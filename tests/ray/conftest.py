@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.ray.near_engines import gateway_before, replicas_of
+from tests.server.conftest import far_ends, patient
 from tests.server.fake_engine import FakeEngine
 from unicorn_async.server import ServerOptions
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from tests.server.conftest import Served
+
+__all__ = ["far_ends"]  # a fixture
 
 
 @pytest.fixture
@@ -30,6 +33,7 @@ def serve_with(engine: FakeEngine) -> Callable[[ServerOptions], AbstractAsyncCon
 
     @contextlib.asynccontextmanager
     async def serving(options: ServerOptions) -> AsyncIterator[Served]:
+        options = patient(options)
         async with replicas_of({"one": engine}, options) as engines, gateway_before(engines, options) as served:
             yield served
 

@@ -24,7 +24,7 @@ async def test_a_fault_of_the_replica_is_told_and_ends_the_answer(monkeypatch: p
     monkeypatch.setattr(FarChannels, "_held", broken)
     answers = Answers(FakeEngine(), ServerOptions(), "one")
     call = LaneCall("connection", "lane", LOCAL, json.dumps({"type": "response.create", "input": "Hi"}))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         accepted, told = [piece async for piece in answers.lane(call)]
     assert accepted == Accepted("one")
     assert json.loads(str(told))["status"] == 500
@@ -37,7 +37,7 @@ async def test_a_background_answer_is_ended_by_whose_it_is_alone() -> None:
     answers = Answers(engine, ServerOptions(), "one")
     anna, ben = (Client(name, key_number=number) for number, name in enumerate(("anna", "ben"), 1))
     event = {"type": "response.create", "input": "Hi", "background": True}
-    async with asyncio.timeout(5), answers.app.router.lifespan_context(answers.app):
+    async with asyncio.timeout(120), answers.app.router.lifespan_context(answers.app):
         async for piece in answers.lane(LaneCall("connection", "lane", anna, json.dumps(event))):
             if isinstance(piece, Began):
                 name = piece.response_id

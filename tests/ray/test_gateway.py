@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ray.near_engines import gateway_before, replicas_of
+from tests.server.conftest import patient
 from tests.server.fake_engine import FakeEngine
 from tests.server.ws_client import connected, text_of
 from unicorn_async.server import ServerOptions
@@ -54,7 +55,7 @@ class Pair:
 
 @contextlib.asynccontextmanager
 async def pair_with(options: ServerOptions) -> AsyncIterator[Pair]:
-    fakes = {"a": FakeEngine(), "b": FakeEngine()}
+    fakes, options = {"a": FakeEngine(), "b": FakeEngine()}, patient(options)
     async with replicas_of(fakes, options) as engines, gateway_before(engines, options) as served:
         pair = Pair(served, engines, fakes)
         async with pair.http:

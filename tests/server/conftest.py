@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.server.fake_engine import FakeEngine
-from unicorn_async.server import ServerOptions, serve
+from unicorn_async.server import ServerOptions, archive, serve, service, tracing
 from unicorn_async.server.disk_store import DiskStore
 
 if TYPE_CHECKING:
@@ -35,11 +36,34 @@ class Served:
         return self.url.replace("http://", "ws://") + "/v1/responses"
 
 
+FAR = {
+    **dict.fromkeys(("header_timeout_s", "idle_timeout_s", "send_timeout_s", "receive_timeout_s"), PATIENCE_S),
+    **dict.fromkeys(("keepalive_s", "shutdown_timeout_s"), PATIENCE_S),
+}
+
+
+def patient(options: ServerOptions) -> ServerOptions:
+    """Put those deadlines far away that a test does not set: a busy machine takes seconds for any step."""
+    usual = ServerOptions()
+    left = {name: far for name, far in FAR.items() if getattr(options, name) == getattr(usual, name)}
+    return replace(options, **left)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def far_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server has for its end and for its disk is far away, unless a test sets it."""
+    monkeypatch.setattr(archive, "END_S", PATIENCE_S)
+    monkeypatch.setattr(archive, "DISK_TIMEOUT_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(service, "TELL_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(tracing, "SEND_TIMEOUT_S", PATIENCE_S)
+
+
 @contextlib.asynccontextmanager
 async def serving(
     models: EngineAPI | ModelHost, options: ServerOptions | None = None, *, port: int = 0
 ) -> AsyncIterator[Served]:
     """Serve as long as the block lasts, on a free port unless one is given."""
+    options = patient(options or ServerOptions())
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(models, port=port, options=options, on_ready=ready.set_result))
     await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +101,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     goes_on, put = threading.Event(), DiskStore._put
 
     def slow_put(store: DiskStore, entry: StoredResponse) -> None:
-        assert goes_on.wait(10)
+        assert goes_on.wait(2 * PATIENCE_S)
         put(store, entry)
 
     monkeypatch.setattr(DiskStore, "_put", slow_put)

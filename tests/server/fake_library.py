@@ -90,7 +90,7 @@ class FakeLibrary:
         self.prepared.append(choice)
         self.preparing.set()
         if self.hold_prepare is not None:
-            assert self.hold_prepare.wait(30)
+            assert self.hold_prepare.wait(600)
         if self.refuse is not None:
             raise self.refuse
         if choice.name == "damaged":

@@ -64,7 +64,7 @@ async def test_an_answer_whose_deletion_the_end_does_not_wait_for_is_not_sent_ag
     archive, remove, goes_on = await half_kept(tmp_path, monkeypatch), DiskStore._remove, threading.Event()
 
     def remove_later(disk: DiskStore, response_id: str) -> None:
-        goes_on.wait(20)
+        goes_on.wait(600)
         remove(disk, response_id)
 
     monkeypatch.setattr(DiskStore, "_remove", remove_later)
@@ -100,7 +100,7 @@ async def test_an_answer_that_is_deleted_while_its_end_is_written_is_not_there_w
     def put_ends(disk: DiskStore, one: StoredResponse) -> None:
         if not one.body.endswith(" "):
             raise sqlite3.OperationalError("database or disk is full")
-        goes_on.wait(20)
+        goes_on.wait(600)
         put(disk, one)
 
     monkeypatch.setattr(DiskStore, "_put", put_ends)

@@ -112,7 +112,7 @@ async def test_a_client_that_vanishes_cancels_its_answer(served: Served, engine:
     writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
     await engine.called.wait()
     writer.transport.abort()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await engine.calls[0].closed.wait()
 
 
@@ -123,7 +123,7 @@ async def test_a_client_that_stops_reading_is_cut_off(serve_with: ServeWith, eng
         _, writer = await asyncio.open_connection(host, int(port), limit=1)
         body = json.dumps(ASK).encode()
         writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await engine.called.wait()
             await engine.calls[0].closed.wait()
         assert engine.calls[0].given < 20_000
@@ -290,7 +290,7 @@ async def test_a_host_that_is_not_ours_is_named(engine: FakeEngine) -> None:
 
 async def test_stopping_the_server_ends_answers_under_way(serve_with: ServeWith, engine: FakeEngine) -> None:
     engine.hold[1] = asyncio.Event()
-    async with serve_with(ServerOptions(shutdown_timeout_s=1)) as served:
+    async with serve_with(ServerOptions()) as served:
         host, port = served.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         body = json.dumps(ASK).encode()

@@ -133,7 +133,7 @@ async def test_an_open_websocket_asks_with_the_key_as_it_is_by_then(file: Path, 
 
 async def ended(served: Served) -> None:
     os.kill(os.getpid(), signal.SIGHUP)
-    await asyncio.wait_for(asyncio.shield(served.task), 10)
+    await asyncio.wait_for(asyncio.shield(served.task), 120)
 
 
 async def test_a_terminal_that_is_closed_ends_the_server(

@@ -94,10 +94,11 @@ async def test_an_answer_that_is_cancelled_is_counted_so(
         await engine.called.wait()
         assert (await metrics(client))["unicorn_websockets", labels()] == 1
     await engine.calls[0].closed.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while ("unicorn_answers_total", labels(outcome="cancelled")) not in (found := await metrics(client)):
             pass
-    assert found["unicorn_websockets", labels()] == 0
+        while found["unicorn_websockets", labels()]:
+            found = await metrics(client)
 
 
 def test_names_of_models_and_devices_are_escaped() -> None:

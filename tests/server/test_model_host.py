@@ -34,7 +34,7 @@ def library() -> FakeLibrary:
 
 @pytest.fixture
 async def host(library: FakeLibrary) -> AsyncIterator[ModelHost]:
-    async with ModelHost(library, idle_timeout_s=5) as entered:
+    async with ModelHost(library, idle_timeout_s=600) as entered:
         yield entered
     assert library.num_open == 0
 
@@ -409,7 +409,7 @@ async def test_the_newest_request_decides_at_whatever_step_of_a_switch_it_comes(
     library: FakeLibrary, action: str, when_idle: bool
 ) -> None:
     for count in range(MOST_TURNS):
-        async with ModelHost(library, idle_timeout_s=5) as host:
+        async with ModelHost(library, idle_timeout_s=600) as host:
             await serves(host, "a")
             generation = await generating(host)
             asker = asyncio.create_task(ignoring(host.begin(prepared("b"), when_idle=when_idle)))

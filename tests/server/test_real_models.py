@@ -95,7 +95,7 @@ async def ask(client: httpx.AsyncClient, model: str) -> str:
 
 
 async def test_the_demo_and_a_random_model_in_turns(models: Opened) -> None:
-    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url) as client:
         assert "42" in await ask(client, "unicorn-demo")
         first = None
         for name in ("tiny", "unicorn-demo", "tiny"):
@@ -121,7 +121,7 @@ async def test_the_demo_and_a_random_model_in_turns(models: Opened) -> None:
 
 
 async def test_an_unload_frees_every_buffer(models: Opened) -> None:
-    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url) as client:
         streaming = asyncio.create_task(
             client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 200, "stream": True})
         )
@@ -141,7 +141,7 @@ async def test_an_unload_frees_every_buffer(models: Opened) -> None:
 
 
 async def test_loads_and_unloads_in_a_hurry_leave_the_last_one(models: Opened) -> None:
-    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url) as client:
         for turn in range(12):
             path, body = ("load", {"model": ("tiny", "demo")[turn % 2]}) if turn % 3 else ("unload", {})
             assert (await client.post(f"/v1/models/{path}", json=body)).status_code in (200, 202)
@@ -163,7 +163,7 @@ async def test_an_engine_that_fails_while_it_serves_is_opened_again_and_answers(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return await submit(runner, batch)
 
-    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url) as client:
         assert "42" in await ask(client, "unicorn-demo")
         monkeypatch.setattr(Runner, "submit", failing_submit)
         broken = await client.post("/v1/chat/completions", json=CHAT)

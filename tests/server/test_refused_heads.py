@@ -81,7 +81,7 @@ def test_a_chunked_body_ends_in_an_empty_line_alone(parts: list[bytes], number: 
     ],
 )
 async def test_what_is_no_http_is_shown_as_text(served: Served, data: bytes, reason: str) -> None:
-    async with raw(served) as (reader, writer), asyncio.timeout(10):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(data)
         head, body = (await reader.read()).split(b"\r\n\r\n")
     assert b" 400 " in head
@@ -91,7 +91,7 @@ async def test_what_is_no_http_is_shown_as_text(served: Served, data: bytes, rea
 async def test_a_server_that_ends_tells_who_has_sent_half_of_a_request(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with raw(served) as (reader, writer), asyncio.timeout(10):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(BEGUN.replace(b"\r\n\r\n", b"\r\nexpect: 100-continue\r\n\r\n"))
         assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # so that it is read
         served.task.cancel()

@@ -93,8 +93,9 @@ async def test_one_client_has_so_many_requests_and_others_go_on(serve_with: Serv
             await socket.create()
             error = (await socket.answer())[-1]
             assert (error["status"], error["error"]["code"]) == (429, "too_many_requests")
-        held += [asyncio.create_task(ask("b")), asyncio.create_task(ask("t"))]
-        await under_way(engine, 4)
+        for number, key in ((3, "b"), (4, "t")):
+            held.append(asyncio.create_task(ask(key)))
+            await under_way(engine, number)
         assert await ask("t") == (429, "too_many_requests")  # its own limit
         assert [call.client for call in engine.calls] == ["anna", "anna", "ben", "tiny"]
         engine.hold[0].set()
@@ -125,14 +126,16 @@ async def test_of_two_requests_for_many_answers_one_gets_its_places(
             assert (await client.post("/v1/completions", json=body)).status_code == 200
 
 
-async def test_a_request_that_gets_no_place_in_time_is_told_so(serve_with: ServeWith, engine: FakeEngine) -> None:
+async def test_a_request_that_gets_no_place_in_time_is_told_so(
+    serve_with: ServeWith, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine.hold[0] = asyncio.Event()
     options = ServerOptions(queue_timeout_s=0.05)
+    monkeypatch.setattr(engine, "is_waiting", lambda _: True)
     async with serve_with(options) as served, connected(served.ws_url) as socket:
         await socket.create()
-        created = await socket.receive()
-        engine.waiting.add(created["response"]["id"])
-        failed = (await socket.answer())[-1]
+        async with asyncio.timeout(120):
+            failed = (await socket.answer())[-1]
         assert failed["type"] == "response.failed"
         assert "0.05 s" in failed["response"]["error"]["message"]
         await engine.calls[0].closed.wait()

@@ -24,10 +24,11 @@ from tests.server.fake_engine import FakeEngine
 from unicorn_async.server import ServerOptions, serve
 
 async def main():
+    asyncio.get_running_loop().slow_callback_duration = 600  # of which PYTHONASYNCIODEBUG has the loop tell
     engine = FakeEngine()
     engine.hold[1] = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, engine.hold[1].set)
-    options = ServerOptions(drain_s=float(sys.argv[1]), shutdown_timeout_s=60)
+    options = ServerOptions(drain_s=float(sys.argv[1]), shutdown_timeout_s=600)
     await serve(engine, port=0, options=options, on_ready=lambda url: print(url, flush=True))
     print("streams closed:", [call.closed.is_set() for call in engine.calls], flush=True)
 
@@ -68,14 +69,14 @@ async def ask(url: str, path: str) -> tuple[asyncio.StreamReader, asyncio.Stream
 @pytest.mark.usefixtures("ctrl_c")
 async def test_sigterm_lets_an_answer_end_where_it_may_and_refuses_others() -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, "30", stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+        sys.executable, "-c", PROGRAM, "600", stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
     )
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()
     reader, writer, _ = await ask(url, "/v1/responses")
     process.send_signal(signal.SIGTERM)
     async with httpx.AsyncClient(base_url=url) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while (await client.get("/ready")).status_code == 200:
                 pass
         assert (await client.get("/ready")).json() == {"ready": False, "status": "draining"}
@@ -93,7 +94,7 @@ async def test_sigterm_lets_an_answer_end_where_it_may_and_refuses_others() -> N
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize(("drain", "signals"), [("0.05", 1), ("30", 2)])
+@pytest.mark.parametrize(("drain", "signals"), [("0.05", 1), ("600", 2)])
 async def test_an_answer_that_does_not_end_in_time_or_at_a_second_signal_is_cut_short(drain: str, signals: int) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, drain, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
@@ -107,8 +108,9 @@ async def test_an_answer_that_does_not_end_in_time_or_at_a_second_signal_is_cut_
             with contextlib.suppress(httpx.TransportError):  # it has ended by then
                 while (await client.get("/ready")).status_code == 200:
                     pass
-    assert last in await reader.read()
-    assert await process.wait() == 0
+    async with asyncio.timeout(300):
+        assert last in await reader.read()
+        assert await process.wait() == 0
     writer.transport.abort()
 
 
@@ -149,7 +151,7 @@ async def test_a_signal_ends_an_answer_under_way_and_the_server_at_once(number: 
     assert last in rest
     output = await process.stdout.read()
     assert await process.wait() == 0
-    assert time.monotonic() - signalled < 30  # half of what it would give clients that take nothing
+    assert time.monotonic() - signalled < 300  # half of what it would give clients that take nothing
     assert output.decode() == "streams closed: [True]\n"
     writer.transport.abort()
 
@@ -174,5 +176,5 @@ async def test_a_server_that_ends_waits_but_for_a_moment_for_who_reads_nothing(m
     monkeypatch.setattr(service_module, "TELL_TIMEOUT_S", 0.01)
     service = Service(ModelHost(FakeLibrary()), ServerOptions())
     with service.telling():
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await service.stop()

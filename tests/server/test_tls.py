@@ -70,7 +70,7 @@ def test_files_that_cannot_be_used_are_refused_before_a_model_is_opened(
 def shown(url: str) -> str:
     """Return the certificate that the server shows."""
     host, port = url.removeprefix("https://").split(":")
-    return ssl.get_server_certificate((host, int(port)), timeout=10)
+    return ssl.get_server_certificate((host, int(port)), timeout=120)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

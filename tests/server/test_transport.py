@@ -122,7 +122,7 @@ CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 async def test_an_odd_request_has_its_answer_and_one_line_of_the_log(
     served: Served, caplog: pytest.LogCaptureFixture, request_text: bytes, status: int
 ) -> None:
-    async with raw(served) as (reader, writer), asyncio.timeout(10):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(request_text)
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -143,7 +143,7 @@ async def test_a_body_that_breaks_behind_its_answer_ends_the_connection_alone(
     async with httpx.AsyncClient(base_url=served.url) as client:
         name = (await client.post("/v1/responses", json={"input": "Hi", "background": True})).json()["id"]
         path = b"/v1/responses/%s?stream=true" % name.encode()
-        async with raw(served) as (reader, writer), asyncio.timeout(10):
+        async with raw(served) as (reader, writer), asyncio.timeout(120):
             writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\n" % path + CHUNKED)
             await reader.readuntil(b"response.created")
             writer.write(b"no chunk\r\n")
@@ -173,7 +173,7 @@ async def test_a_body_in_many_parts_gets_a_bounded_part_of_each_turn_of_the_loop
     monkeypatch.setattr(HttpProtocol, "handle_events", handled)
     text = json.dumps({"input": "Hi" * 1000}).encode()
     parts = b"".join(b"1\r\n%c\r\n" % byte for byte in text) + b"0\r\n\r\n"
-    async with raw(served) as (reader, writer), asyncio.timeout(10):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         for _ in range(3):
             writer.write(HEAD + CHUNKED + parts + b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")
         for _ in range(6):
@@ -199,7 +199,7 @@ async def test_a_body_in_many_parts_gets_a_bounded_part_of_each_turn_of_the_loop
     ids=["no-body", "body", "chunks", "post", "head", "long-header", "long-line"],
 )
 async def test_a_handshake_that_is_none_is_refused(served: Served, request_text: bytes) -> None:
-    async with raw(served) as (reader, writer), asyncio.timeout(20):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(request_text)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
@@ -226,14 +226,14 @@ async def test_a_head_or_the_rest_of_a_body_that_does_not_come_ends_the_connecti
     options = ServerOptions(header_timeout_s=0.1, idle_timeout_s=0.1)
     async with serve_with(options) as served, raw(served) as (reader, writer):
         writer.write(sent)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await reader.read()
 
 
 async def test_bytes_that_trickle_do_not_keep_a_connection(serve_with: ServeWith) -> None:
     async with serve_with(ServerOptions(header_timeout_s=0.1)) as served, raw(served) as (reader, writer):
         ended = asyncio.create_task(reader.read())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not ended.done():
                 writer.write(b"G")
                 await asyncio.sleep(0.01)
@@ -394,7 +394,7 @@ async def test_who_sends_frames_that_ask_for_nothing_without_end_is_sent_away(
     monkeypatch.setattr(WebSocketProtocol, "_may_idle", counted)
     protocol.tasks.add(asyncio.create_task(take_all(protocol)))
     protocol.data_received(frames * 20_000)  # what a socket gives at once
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await pipe.aborted.wait()
     assert MAX_IDLE_FRAMES < seen < 2 * MAX_IDLE_FRAMES
     for _ in range(10):
@@ -406,7 +406,7 @@ async def test_who_sends_frames_that_ask_for_nothing_without_end_is_sent_away(
 
 
 async def test_a_flood_tells_its_client_why_it_ends(served: Served) -> None:
-    async with raw(served) as (reader, writer), asyncio.timeout(10):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(UPGRADE % b"/v1/responses")
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         writer.write(from_client(Opcode.PONG, b"") * 5000)
@@ -427,7 +427,7 @@ async def test_a_flood_tells_its_client_why_it_ends(served: Served) -> None:
 async def test_a_line_of_the_log_says_why_a_websocket_was_closed(
     served: Served, caplog: pytest.LogCaptureFixture, frames: bytes, code: int, is_open: bool
 ) -> None:
-    async with raw(served) as (reader, writer), asyncio.timeout(10):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(UPGRADE % b"/v1/responses" + (b"" if is_open else frames))
         if is_open:
             await reader.readuntil(b"\r\n\r\n")
@@ -477,7 +477,7 @@ async def test_a_flood_gets_a_bounded_part_of_each_turn_of_the_loop(
 
 async def test_what_came_at_once_is_taken_in_order_to_its_end(served: Served) -> None:
     events = [json.dumps({"type": f"unknown {number}", "stream_id": str(number)}).encode() for number in range(300)]
-    async with raw(served) as (reader, writer), asyncio.timeout(10):
+    async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(UPGRADE % b"/v1/responses")
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"".join(from_client(Opcode.TEXT, event) for event in events))
@@ -572,7 +572,7 @@ async def test_who_does_not_take_the_last_write_is_cut_off(
             else:
                 query = b"?stream=true&starting_after=7" if transport == "stream" else b""
                 writer.write(b"GET /v1/responses/%s%s HTTP/1.1\r\nhost: x\r\n\r\n" % (name.encode(), query))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await log.seen.wait()
     logging.getLogger("unicorn_async.server").removeHandler(log)
 
@@ -604,7 +604,7 @@ async def test_who_is_gone_behind_a_half_closed_connection_ends_its_answer(serve
         writer.write(post("/v1/chat/completions", {**CHAT, "stream": True}))
         await reader.readuntil(b"Hello")
         writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await engine.calls[0].closed.wait()
 
 

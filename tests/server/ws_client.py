@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jsonschema import Draft202012Validator
 from websockets.asyncio.client import connect
 
+from tests.patience import PATIENCE_S
 from unicorn_async.server.asyncapi import description
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class JsonSocket:
 @contextlib.asynccontextmanager
 async def connected(url: str, **options: Any) -> AsyncIterator[JsonSocket]:
     """Connect; options are the websockets package's."""
-    async with connect(url, compression=None, **options) as socket:
+    patience: dict[str, Any] = dict.fromkeys(("open_timeout", "ping_timeout"), PATIENCE_S)
+    async with connect(url, compression=None, **patience | options) as socket:
         yield JsonSocket(socket)
 
 

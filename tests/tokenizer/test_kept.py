@@ -315,7 +315,7 @@ class HeldProcess:
         self._tokenizer = tokenizer
 
     def make(self) -> None:
-        assert self.made.wait(20)
+        assert self.made.wait(600)
         if self.failure is not None:
             raise self.failure
 

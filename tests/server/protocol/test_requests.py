@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unicorn_async.sampling_params import SamplingParams
@@ -65,7 +65,7 @@ MESSAGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(RESPONSES_FIELDS)), JSON), st.text() | MESSAGES)
 def test_any_responses_body_is_taken_or_refused(body: dict[str, object], value: object) -> None:
     fields = parse_object(json.dumps({**body, "input": value}))
@@ -73,7 +73,7 @@ def test_any_responses_body_is_taken_or_refused(body: dict[str, object], value: 
         parse_responses_request(fields, defaults=DEFAULTS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(CHAT_FIELDS)), JSON), MESSAGES)
 def test_any_chat_body_is_taken_or_refused(body: dict[str, object], messages: object) -> None:
     fields = parse_object(json.dumps({**body, "messages": messages}))
@@ -81,7 +81,7 @@ def test_any_chat_body_is_taken_or_refused(body: dict[str, object], messages: ob
         parse_chat_request(fields, defaults=DEFAULTS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text() | st.binary() | JSON.map(json.dumps))
 def test_any_event_is_taken_or_refused_in_words_that_can_be_sent(message: str | bytes) -> None:
     try:
