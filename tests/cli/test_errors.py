@@ -46,7 +46,7 @@ from unicorn_async.cli import devices, main
 devices.run = lambda options: logging.getLogger("unicorn_async").warning("%s:\\ndamaged", "no\\x1b[2Jthing") or 0
 main.main(["devices"])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert done.stderr == "unicorn: no?[2Jthing:\ndamaged\n"
 
 

@@ -58,7 +58,7 @@ async def command(model: Path, *arguments: str) -> AsyncIterator[tuple[asyncio.T
     with bind("127.0.0.1", 0) as listener:
         task = asyncio.create_task(serving.serve_models(options, config, listener))
         try:
-            async with httpx.AsyncClient(base_url=address_of(listener), timeout=60) as client:
+            async with httpx.AsyncClient(base_url=address_of(listener)) as client:
                 yield task, client
         finally:
             task.cancel()

@@ -86,7 +86,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from unicorn_async.cli.main import main
 sys.exit(main(["generate", "/nonexistent", "hi"]))
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
     assert (ended.returncode, ended.stderr) == (130, "")
 
 
@@ -136,7 +136,7 @@ sys.meta_path.insert(0, Finder())
 from unicorn_async.cli.main import main
 sys.exit(main(["serve", "/nonexistent", "--port", "0"]))
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

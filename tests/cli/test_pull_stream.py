@@ -47,7 +47,7 @@ class Held:
         def held(one: received.Received, data: bytes) -> int:
             if one.tell() >= HELD_FROM:
                 self.is_held.set()
-                self.go_on.wait(30)
+                self.go_on.wait(600)
             return write(one, data)
 
         patch.setattr(received.Received, "write", held)
@@ -95,7 +95,7 @@ async def command(*arguments: str) -> AsyncIterator[tuple[asyncio.Task[int], htt
     with bind("127.0.0.1", 0) as listener:
         task = asyncio.create_task(serving.serve_models(options, config, listener, None, begun))
         try:
-            async with httpx.AsyncClient(base_url=address_of(listener), timeout=60) as client:
+            async with httpx.AsyncClient(base_url=address_of(listener)) as client:
                 yield task, client
         finally:
             task.cancel()
@@ -108,7 +108,7 @@ def parts_in(folder: Path) -> list[Path]:
 
 async def status(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
     """Ask for the health until it is this; return it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while (health := (await client.get("/health")).json())["status"] != wanted:
             pass
     return dict(health)
@@ -124,6 +124,7 @@ async def test_a_question_is_answered_when_the_model_has_come_which_is_then_in_t
     (folder / "refs" / "main").write_text("older")
     monkeypatch.setattr(KeptFolder, "file_for", lambda _, model: looked_for.append(model))
     async with command() as (task, client):
+        assert await asyncio.to_thread(held.is_held.wait, 120)
         load = (await status(client, "loading"))["load"]
         nbytes = len(hub.repos["org/tiny"][FILE])
         assert load["bytes_to_download"] == nbytes and HELD_FROM <= load["bytes_downloaded"] < nbytes
@@ -166,10 +167,13 @@ async def test_a_server_that_ends_leaves_a_part_from_which_the_next_one_goes_on(
 ) -> None:
     async with command() as (task, client):
         await status(client, "loading")
-        assert await asyncio.to_thread(held.is_held.wait, 30)
+        assert await asyncio.to_thread(held.is_held.wait, 120)
         task.cancel()
         await asyncio.wait([task])
     held.go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "unicorn-download":
+            await asyncio.to_thread(thread.join, 120)
     (part,) = parts_in(tmp_path)
     part_bytes = part.stat().st_size
     assert part_bytes >= HELD_FROM

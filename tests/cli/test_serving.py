@@ -84,7 +84,7 @@ async def test_python_is_settled_once_a_model_is_loaded_and_looks_at_all_again_o
     monkeypatch.setattr(cli_serving, "release_start", lambda: calls.put_nowait("release"))
     server, printed, first = Server(), io.StringIO(), models.begin(prepared("b"))
     serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(printed), server.serve()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         assert await calls.get() == "settle"
         await first.done()
         await models.begin(None).done()
@@ -245,7 +245,7 @@ async def test_a_server_that_begins_empty_loads_what_a_client_names_and_ends_in_
     )
     try:
         server = Demo(process)
-        async with httpx.AsyncClient(base_url=await server.address(), timeout=60) as client:
+        async with httpx.AsyncClient(base_url=await server.address()) as client:
             assert (await client.post("/v1/responses", json={"input": "Hi"})).json()["error"]["code"] == "no_model"
             listed = (await client.get("/v1/models")).json()["data"]
             assert [model["id"] for model in listed] == ["unicorn-demo", "tiny"]

@@ -74,7 +74,7 @@ def no_thread_left() -> Iterator[None]:
     yield
     left = [one for one in threading.enumerate() if one.name in ("unicorn-download", "unicorn-digest")]
     for one in left:
-        one.join(timeout=60)  # each was told to end, and may be about to on a busy machine
+        one.join(timeout=120)  # each was told to end, and may be about to on a busy machine
     assert not [one for one in left if one.is_alive()]
 
 
@@ -231,14 +231,14 @@ def test_a_download_that_is_stopped_leaves_a_part_to_go_on_from(
     def held(self: received.Received, data: bytes) -> int:
         if self.tell() >= 50_000:
             begun.set()
-            goes_on.wait(10)
+            goes_on.wait(600)
         return write(self, data)
 
     monkeypatch.setattr(received.Received, "write", held)
     with HubServer({"org/m-GGUF": GGUF}) as hub:
         environ = environ_of(hub, tmp_path)
         stream = begin("org/m-GGUF", environ)
-        assert begun.wait(10)
+        assert begun.wait(120)
         for file in stream._files:
             file.stop()
         goes_on.set()
