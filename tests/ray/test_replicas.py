@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,6 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from tests.lasting_port import lasting_port
 from unicorn_async.ray import build
 
 if TYPE_CHECKING:
@@ -31,15 +31,14 @@ def client() -> Iterator[httpx.Client]:
     import ray
     from ray import serve
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = lasting_port()
     ray.init(num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"port": port})
         few = {"num_gpus": 0, "num_cpus": 0.5, "max_context": 512, "allow_software": True, "device": "llvmpipe"}
         few |= {"max_message_bytes": LIMIT, "gateway_cpus": 0.5, "beginning_chars": 300}
         serve.run(build({"model": "demo", "min_replicas": 2, "max_replicas": 2, **few}))
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
             yield client
     finally:
         serve.shutdown()
@@ -168,7 +167,7 @@ async def test_a_replica_that_is_killed_loses_its_own_answers_alone(client: http
     lanes = {f"{name} {text}": text for name in by_replica for text in by_replica[name][:2]}
     body = {"input": by_replica[doomed][2], "stream": True, **LONG}
     async with (
-        httpx.AsyncClient(base_url=client.base_url, timeout=60) as http,
+        httpx.AsyncClient(base_url=client.base_url) as http,
         connect(ws_url(client), proxy=None) as websocket,
     ):
         for stream_id, text in lanes.items():

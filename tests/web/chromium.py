@@ -7,6 +7,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import re
+
     from playwright.async_api import Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -18,13 +20,13 @@ async def ask(page: Page, text: str) -> None:
     await page.keyboard.press("Enter")
 
 
-async def shows(page: Page, selector: str, text: str) -> None:
+async def shows(page: Page, selector: str, text: str | re.Pattern[str]) -> None:
     """Wait until an element with this text is there to see."""
-    await page.locator(selector, has_text=text).first.wait_for(timeout=10_000)
+    await page.locator(selector, has_text=text).first.wait_for(timeout=120_000)
 
 
 async def becomes(page: Page, condition: str) -> None:
     """Wait until an expression is true in the page."""
     look = f"const look = () => {{ if ({condition}) done(); else requestAnimationFrame(look) }}; look()"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await page.evaluate(f"new Promise((done) => {{ {look} }})")

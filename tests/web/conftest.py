@@ -24,7 +24,10 @@ async def browser() -> AsyncIterator[Browser]:
     """To start one takes longer than most tests."""
     playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
     async with playwright.async_playwright() as started:
-        browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        browser = await started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
+        )
+        browser.on("context", lambda context: context.set_default_timeout(120_000))
         yield browser
         await browser.close()
 

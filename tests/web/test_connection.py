@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.lasting_port import lasting_port
 from tests.web.chromium import CHROMIUM, ask, shows
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ async def server_process(port: int, how: str) -> AsyncIterator[str]:
 
 
 async def test_a_server_that_is_killed_is_told_and_found_again(browser: Browser) -> None:
-    page = await browser.new_page()
-    async with server_process(0, "held") as url:
+    page, port = await browser.new_page(), lasting_port()
+    async with server_process(port, "held") as url:
         await page.goto(url)
         await ask(page, "Hi")
         await shows(page, ".assistant .body", "Hello")
@@ -75,7 +76,7 @@ async def test_a_server_that_is_killed_is_told_and_found_again(browser: Browser)
     assert await page.locator("#software").count() == 0
     assert await page.locator("#speed").inner_text() == ""
     assert await page.locator("#load").count() == 0
-    async with server_process(int(url.rpartition(":")[2]), "free"):
+    async with server_process(port, "free"):
         await shows(page, ".note.problem", "The connection was lost")  # the answer went with the process
         await ask(page, "Again")
         await shows(page, ".assistant:not([aria-busy]) .body", "Hello there, friend")
@@ -117,14 +118,14 @@ async def test_a_question_that_waited_for_a_model_is_not_said_to_once_the_server
 
 
 async def test_a_server_that_wants_a_key_no_more_is_found_by_itself(browser: Browser) -> None:
-    page = await browser.new_page()
-    async with server_process(0, "locked") as url:
+    page, port = await browser.new_page(), lasting_port()
+    async with server_process(port, "locked") as url:
         await page.goto(url)
         await page.locator("#key-dialog").wait_for()
         await page.keyboard.press("Escape")
         await shows(page, "#status", "wants an API key")
-    async with server_process(int(url.rpartition(":")[2]), "free"):
-        await page.locator("#device", has_text="Fake GPU").wait_for(timeout=20_000)
+    async with server_process(port, "free"):
+        await page.locator("#device", has_text="Fake GPU").wait_for(timeout=120_000)
         await ask(page, "Hi")
         await shows(page, ".assistant:not([aria-busy]) .body", "Hello there, friend")
     await page.close()

@@ -261,11 +261,11 @@ async def test_a_finished_block_keeps_its_selection_and_a_reader_who_scrolled_up
     engine.hold = {1: asyncio.Event(), 2: asyncio.Event()}
     await ask(page, "Hi")
     await page.locator(".assistant .body p").nth(39).wait_for()
-    assert await page.evaluate(AT_END)
+    await page.wait_for_function(AT_END)
     await page.evaluate("getSelection().selectAllChildren(document.querySelector('.assistant .body p'))")
     engine.hold[1].set()
     await page.locator(".assistant .body p").nth(79).wait_for()
-    assert await page.evaluate(AT_END)
+    await page.wait_for_function(AT_END)
     assert await page.evaluate("getSelection().toString()") == "Chosen words."
     await page.mouse.move(300, 200)
     await page.mouse.wheel(0, -40)

@@ -135,7 +135,7 @@ async def test_eight_answers_of_a_model_share_steps(browser: Browser) -> None:
         await page.goto(served.url)
         await page.get_by_role("button", name="Look inside").click()
         await page.locator("#ask-eight:enabled").click()
-        await page.locator(".eight-parts li.done").nth(7).wait_for(timeout=60_000)
+        await page.locator(".eight-parts li.done").nth(7).wait_for(timeout=120_000)
         await page.locator("#inside-pause").click()
         steps = await page.evaluate("document.getElementById('inside-steps').dataset.drawn")
         lanes = await page.evaluate("document.getElementById('inside-lanes').dataset.drawn")

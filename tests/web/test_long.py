@@ -45,6 +45,16 @@ WATCH = """(selector) => {
         note()
     }).observe(body, { childList: true, subtree: true, characterData: true })
 }"""
+AT_REST = """new Promise((done) => {
+    let place = scroller.scrollTop, frames = 0
+    const look = () => {
+        frames = scroller.scrollTop === place ? frames + 1 : 0
+        place = scroller.scrollTop
+        if (frames < 30) requestAnimationFrame(look)
+        else done()
+    }
+    look()
+})"""
 SELECT = """() => {
     const texts = document.createTreeWalker(document.querySelector('.assistant .body'), NodeFilter.SHOW_TEXT)
     texts.nextNode()
@@ -92,7 +102,7 @@ async def test_each_part_of_a_long_answer_is_rendered_once(page: Page, unit: str
         for at in range(600, len(text), 40 * TOKEN_CHARS):
             server.say(text[at : at + 40 * TOKEN_CHARS])
         server.end()
-        await page.locator(".assistant:not([aria-busy])").wait_for(timeout=60_000)
+        await page.locator(".assistant:not([aria-busy])").wait_for(timeout=120_000)
         finished, gone = await page.evaluate("[watched.finished.size, watched.gone]")
         assert finished == await page.evaluate(
             "(selector) => document.querySelectorAll(`.assistant .body ${selector.replace(':scope ', '')}`).length - 2",
@@ -114,7 +124,7 @@ async def test_who_reads_in_a_long_answer_is_left_there_while_it_grows(page: Pag
         await page.mouse.move(600, 400)
         await page.mouse.wheel(0, -1500)
         await becomes(page, f"!({at_end})")
-        await page.evaluate("new Promise((done) => { scroller.onscrollend = done; setTimeout(done, 300) })")
+        await page.evaluate(AT_REST)
         place = await page.evaluate("scroller.scrollTop")
         server.say(BLOCKS * 20)
         server.end()

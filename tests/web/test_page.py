@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.lasting_port import lasting_port
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine, words
 from tests.web.chromium import CHROMIUM, ask, shows
@@ -71,7 +72,7 @@ async def test_stop_ends_the_answer_and_keeps_what_has_come(page: Page, engine: 
     await page.get_by_role("button", name="Stop").click()
     await shows(page, ".note", "Stopped")
     assert await page.locator(".assistant .body").inner_text() == "Hello there,"
-    assert engine.calls[0].closed.is_set()
+    await asyncio.wait_for(engine.calls[0].closed.wait(), 120)
 
 
 async def test_new_chat_forgets_the_conversation_and_what_still_comes_of_it(page: Page, engine: FakeEngine) -> None:
@@ -155,10 +156,9 @@ async def test_errors_are_there_to_see(page: Page, engine: FakeEngine) -> None:
 
 
 async def test_a_server_that_goes_away_is_told_and_comes_back(browser: Browser, engine: FakeEngine) -> None:
-    page = await browser.new_page()
+    page, port = await browser.new_page(), lasting_port()
     engine.hold[1] = asyncio.Event()
-    async with serving(engine) as served:
-        port = int(served.url.rpartition(":")[2])
+    async with serving(engine, port=port) as served:
         await page.goto(served.url)
         await ask(page, "Hi")
         await shows(page, ".assistant .body", "Hello")

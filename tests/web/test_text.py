@@ -110,7 +110,7 @@ async def test_text_that_is_made_to_stop_the_page_does_not(page: Page, engine: F
     ]
     engine.script = tokens("\n\n".join(texts))
     await ask(page, "Hi")
-    await page.locator(".assistant:not([aria-busy]) .body", has_text="The end").wait_for(timeout=60_000)
+    await page.locator(".assistant:not([aria-busy]) .body", has_text="The end").wait_for(timeout=120_000)
     assert await page.locator(".formula.display").count() >= 30
     assert await page.locator(".code").count() == 3
     await ask(page, "And now?")
