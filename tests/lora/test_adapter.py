@@ -23,6 +23,7 @@ from .adapters import PREFIX, factors, write_adapter
 if TYPE_CHECKING:
     from .adapters import Bytes
 
+SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 Q, DOWN, HEAD = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.down_proj", "lm_head"
 EMBED = "model.embed_tokens"
 WANTED = (
@@ -291,7 +292,7 @@ def test_a_byte_of_a_tensor_changes_the_digest(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_any_damage_is_an_error_with_a_name(tmp_path: Path, data: st.DataObject) -> None:
     """Bytes flipped, cut or put into either file, and names and shapes drawn into the header."""
     directory = write_adapter(tmp_path / "fuzzed", factors(Q, 24, 16) | embedding_factors())
@@ -315,7 +316,7 @@ names = st.sampled_from([*factors(Q, 1, 1), *factors(DOWN, 1, 1), *embedding_fac
 
 
 @given(st.dictionaries(names, st.tuples(st.sampled_from(["F32", "F16", "BF16", "I8", "X"]), sizes, sizes), max_size=5))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_any_header_is_taken_or_refused(tmp_path: Path, header: dict[str, tuple[str, list[int], list[int]]]) -> None:
     directory = write_adapter(tmp_path / "fuzzed", {})
     fields = {

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unicorn_async.errors import CheckpointError, UnicornError, UnsupportedModelError
@@ -75,7 +75,7 @@ def test_a_pattern_that_could_take_long_is_refused(pattern: str) -> None:
 
 
 @given(st.text(alphabet="ab.*+\\d[]()|^$-_", max_size=40), st.text(alphabet="ab.", max_size=120))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_pattern_takes_long(pattern: str, module: str) -> None:
     try:
         made = ModulePattern(pattern, "here")
@@ -148,7 +148,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*CONFIG, "lora_bias", "layer_replication", "x"]), json_values, max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_configuration_is_taken_or_refused(fields: dict[str, object]) -> None:
     try:
         config = parsed(**fields)
