@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+import hypothesis
 import pytest
 
 from tests.patience import PATIENCE_S
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 
 WANTED = os.environ.get("UNICORN_DEVICE")
 VALIDATION = os.environ.get("UNICORN_VALIDATION") == "1"
+
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")  # no example fails for the time that a busy machine takes for it
 
 
 def choose(instance: Instance) -> DeviceInfo:

@@ -14,6 +14,7 @@ import pytest
 from tests.engine.answers import answer, prompt_of
 from tests.engine.leftovers import no_leftovers
 from tests.npu.machine import ADDRESS
+from tests.npu.run_waits import limit_hangs_alone
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, KVDType, SplitMode
 from unicorn_async.errors import (
     ConfigError,
@@ -140,6 +141,7 @@ async def test_a_context_that_can_not_be_had_again_is_an_error(open_engine: Open
 async def test_an_npu_that_hangs_in_new_contexts_too_is_an_error_and_the_engine_can_be_closed(
     open_engine: OpenEngine, machine: NpuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    limit_hangs_alone(machine.npu, monkeypatch)
     monkeypatch.setattr("unicorn_async.hybrid.npu_opening.npu_options", lambda *_: NpuOptions(timeout_s=0.3))
     async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
         await engine.loaded()

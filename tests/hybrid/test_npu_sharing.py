@@ -15,6 +15,7 @@ import pytest
 from tests.engine.answers import answer, prompt_of
 from tests.engine.leftovers import no_leftovers
 from tests.engine.test_requests import check_all_freed
+from tests.npu.run_waits import limit_hangs_alone
 from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, SplitMode
 from unicorn_async.errors import (
     DeviceError,
@@ -184,6 +185,7 @@ async def test_a_run_that_fails_once_is_done_again_with_the_same_tokens_through_
 async def test_shared_memory_outlives_a_run_without_an_end(
     open_engine: OpenEngine, machine: NpuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    limit_hangs_alone(machine.npu, monkeypatch)
     monkeypatch.setattr("unicorn_async.hybrid.npu_opening.npu_options", lambda *_: NpuOptions(timeout_s=0.5))
     async with open_engine("qwen2", **ALWAYS, attention_exchange=ExchangeKind.SHARED) as engine:
         await engine.loaded()

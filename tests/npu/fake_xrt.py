@@ -85,6 +85,9 @@ class Npu:
     run_limit_s: float = 2.0  # the driver's
     hold: threading.Event = field(default_factory=threading.Event)  # runs wait for it to be set
     released: threading.Event = field(default_factory=threading.Event)
+    hangs: threading.Event = field(
+        default_factory=threading.Event
+    )  # set by a stuck run, which keeps others waiting
     contexts: int = 0
     contexts_made: int = 0
     buffers: int = 0
@@ -380,6 +383,7 @@ def _end(loaded: Loaded, fault: str, arguments: list[Any]) -> State:
     if fault == "abort":
         return State.ERT_CMD_STATE_ABORT
     if fault == "stuck":
+        npu.hangs.set()
         npu.released.wait()
     if loaded.gone:
         return State.ERT_CMD_STATE_ABORT

@@ -11,6 +11,7 @@ import pytest
 from tests.npu.builds import write_build
 from tests.npu.fake_xrt import Direction
 from tests.npu.machine import Machine
+from tests.npu.run_waits import runs_started
 from tests.npu.steps import Query, Step
 from unicorn_async.errors import ConfigError, NpuError, OutOfMemoryError, UnsupportedModelError
 from unicorn_async.npu.attention import AttentionService, NpuOptions
@@ -194,7 +195,7 @@ async def test_a_cancelled_call_writes_nothing_more_and_gives_its_buffers_back(
         npu.hold.clear()
         outs = [step.poisoned() for _ in range(2)]
         calls = [asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=out)) for out in outs]
-        await asyncio.sleep(0.01)
+        await runs_started(npu, 1)
         victim = calls[0 if when == "run" else 1]
         victim.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -274,7 +275,7 @@ async def test_closing_waits_for_runs_and_refuses_calls_that_wait(context: Conte
     npu.hold.clear()
     outs = [step.poisoned() for _ in range(2)]
     calls = [asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=out)) for out in outs]
-    await asyncio.sleep(0.01)
+    await runs_started(npu, 1)
     closing = asyncio.create_task(attention.close())
     await asyncio.sleep(0.01)
     assert not closing.done()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.npu.builds import write_build
+from tests.npu.run_waits import limit_hangs_alone, runs_started
 from tests.npu.steps import Query, Step
 from tests.npu.test_attention import HEADS, MIXED, opened
 from unicorn_async.errors import (
@@ -105,9 +106,9 @@ async def test_runs_that_fail_together_share_one_new_context(
             await step.run(attention)
         npu.max_contexts = max_contexts
         npu.hold.clear()
-        npu.faults = deque([fault, "context lost"])
+        npu.faults, before = deque([fault, "context lost"]), len(npu.threads)
         calls = [asyncio.create_task(step.run(attention)) for step in steps]
-        await asyncio.sleep(0.01)
+        await runs_started(npu, before + 2)
         npu.hold.set()
         for step, found in zip(steps, await asyncio.gather(*calls), strict=True):
             step.check(found)
@@ -239,8 +240,9 @@ async def test_an_npu_that_vanishes_is_an_error_that_asks_the_doctor_and_leaves_
 
 
 async def test_an_npu_that_hangs_in_new_contexts_too_is_an_error_for_every_later_call(
-    context: Context, npu: Npu
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    limit_hangs_alone(npu, monkeypatch)
     step = Step(HEADS, [Query(5)])
     attention = AttentionService(context, HEADS, options=NpuOptions(timeout_s=0.05))
     npu.faults = deque(["stuck"])
@@ -269,7 +271,10 @@ async def test_a_run_whose_end_the_driver_does_not_tell_is_done_again_in_halves_
         assert (attention.counts.recoveries, attention.counts.runs, npu.contexts) == (1, 2, 1)
 
 
-async def test_after_a_hang_no_buffer_goes_before_the_context(context: Context, npu: Npu) -> None:
+async def test_after_a_hang_no_buffer_goes_before_the_context(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_hangs_alone(npu, monkeypatch)
     step = Step(HEADS, MIXED)
     attention = AttentionService(context, HEADS, options=NpuOptions(num_runs=3, timeout_s=0.05))
     cache, prepared = step.fill(attention), step.prepare(attention)
@@ -324,7 +329,10 @@ async def test_a_flight_that_ends_with_its_loop_leaves_no_buffer_to_a_run_whose_
     assert npu.freed_beside == [0] * 4
 
 
-async def test_a_hang_in_the_self_check_frees_nothing_that_the_npu_may_use(context: Context, npu: Npu) -> None:
+async def test_a_hang_in_the_self_check_frees_nothing_that_the_npu_may_use(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_hangs_alone(npu, monkeypatch)
     async with opened(context, options=NpuOptions(num_runs=1, timeout_s=0.05)) as attention:
         npu.faults = deque(["ok", "stuck"])
         with pytest.raises(NpuTimeoutError):
@@ -400,13 +408,16 @@ async def test_the_self_check_sees_a_cache_that_was_not_synced(
             await self_check(attention)
 
 
-async def test_a_hang_that_no_context_helps_is_an_error_of_what_ran_beside_it_too(context: Context, npu: Npu) -> None:
+async def test_a_hang_that_no_context_helps_is_an_error_of_what_ran_beside_it_too(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_hangs_alone(npu, monkeypatch)
     steps = [Step(HEADS, [Query(5)], seed=seed) for seed in range(2)]
     attention = AttentionService(context, HEADS, options=NpuOptions(timeout_s=0.1))
     npu.hold.clear()
     npu.faults = deque(["abort", "stuck"])
     calls = [asyncio.create_task(step.run(attention)) for step in steps]
-    await asyncio.sleep(0.02)
+    await runs_started(npu, 2)
     npu.hold.set()
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(end, NpuTimeoutError) for end in ends), ends

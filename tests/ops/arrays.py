@@ -63,7 +63,7 @@ class Arrays:
         recorder = pool.recorder()
         record(recorder)
         recorder.host_barrier()
-        self.device.compute.timeline.wait(self.device.compute.submit([recorder.end()]), timeout_s=60)
+        self.device.compute.timeline.wait(self.device.compute.submit([recorder.end()]), timeout_s=600)
         pool.close()
 
     def close(self) -> None:
