@@ -85,9 +85,7 @@ class Npu:
     run_limit_s: float = 2.0  # the driver's
     hold: threading.Event = field(default_factory=threading.Event)  # runs wait for it to be set
     released: threading.Event = field(default_factory=threading.Event)
-    hangs: threading.Event = field(
-        default_factory=threading.Event
-    )  # set by a stuck run, which keeps others waiting
+    hangs: threading.Event = field(default_factory=threading.Event)  # set by a stuck run, which keeps others waiting
     contexts: int = 0
     contexts_made: int = 0
     buffers: int = 0
