@@ -9,6 +9,7 @@ import os
 import resource
 import select
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from unicorn_async.guidance.process import GuidanceProcess, ProcessEndedError
 from .test_matchers import made_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 ENDLESS = Grammar.json_schema({"allOf": [{"type": "string", "pattern": f".*{chr(97 + n)}.*"} for n in range(26)]})
 
@@ -55,13 +56,24 @@ def copies_of(process: GuidanceProcess) -> list[int]:
     return [int(pid) for pid in task.read_text().split()]
 
 
+def num_files(process: GuidanceProcess) -> int:
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def wait_until(wanted: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not wanted():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 async def gone(pid: int) -> bool:
     """Wait until a process has ended; return whether it has."""
     try:
         watch = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    found, _, _ = await asyncio.to_thread(select.select, [watch], [], [], 10)
+    found, _, _ = await asyncio.to_thread(select.select, [watch], [], [], 60)
     os.close(watch)
     return bool(found)
 
@@ -103,6 +115,16 @@ async def test_one_that_finds_no_memory_ends_by_its_grammars_fault(process: Guid
     os.kill(copies_of(process)[0], signal.SIGABRT)  # as Rust does without memory
     with pytest.raises(GrammarError, match="takes more than 1024 MiB"):
         await compiling
+
+
+async def test_who_asks_one_that_has_ended_before_that_was_read_is_told_why(process: GuidanceProcess) -> None:
+    before = num_files(process)
+    follower = await following(process, Grammar.json_object())
+    os.kill(copies_of(process)[0], signal.SIGABRT)
+    wait_until(lambda: not copies_of(process))  # and the event loop reads nothing meanwhile
+    with pytest.raises(GrammarError, match="takes more than 1024 MiB"):
+        await follower.ask(Begin(1))
+    wait_until(lambda: num_files(process) == before)
 
 
 async def test_one_that_nobody_waits_for_is_ended_whatever_it_is_at(process: GuidanceProcess) -> None:

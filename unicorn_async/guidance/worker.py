@@ -64,6 +64,7 @@ class Copies:
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
         self._copies: dict[int, _Copy] = {}  # by both descriptors
+        self._told: set[int] = set()  # ends at whose other end it is told how their copies ended
 
     def serve(self) -> None:
         """Go on until the connection ends; then all copies end, too."""
@@ -72,6 +73,10 @@ class Copies:
                 copy = self._copies.get(descriptor)
                 if descriptor == self._connection.fileno():
                     self._take()
+                elif descriptor in self._told:
+                    self._poll.unregister(descriptor)
+                    self._told.remove(descriptor)
+                    os.close(descriptor)
                 elif copy is None:
                     continue  # it was told in the same breath as its end
                 elif descriptor == copy.watch:
@@ -109,7 +114,7 @@ class Copies:
 
     def _be_copy(self, descriptor: int) -> None:
         try:  # no error may lead out of here: the copy would go on as this process
-            for other in self._copies:
+            for other in (*self._copies, *self._told):
                 os.close(other)
             self._connection.close()
             with open("/proc/self/statm") as file:
@@ -126,9 +131,13 @@ class Copies:
     def _ended(self, copy: _Copy) -> None:
         _, status = os.waitpid(copy.pid, 0)
         self._poll.unregister(copy.watch)
-        with contextlib.suppress(KeyError):  # it was closed at the other end before
-            self._poll.unregister(copy.end)
         del self._copies[copy.watch], self._copies[copy.end]
         os.close(copy.watch)
-        with socket.socket(fileno=copy.end) as end, contextlib.suppress(OSError):  # nobody may be there any more
-            end.send(packed(UNASKED, Ended(os.waitstatus_to_exitcode(status))), socket.MSG_DONTWAIT)
+        with socket.socket(fileno=copy.end) as end:
+            try:
+                end.send(packed(UNASKED, Ended(os.waitstatus_to_exitcode(status))), socket.MSG_DONTWAIT)
+            except OSError:  # nobody is there any more, or reads
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(copy.end)
+            else:  # who asks something before it reads this would find a broken connection, and nothing to read
+                self._told.add(end.detach())
