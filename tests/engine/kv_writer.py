@@ -12,12 +12,13 @@ import os
 import resource
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
-from unicorn_async.kv_store import disk_tier
+from unicorn_async.kv_store import disk_tier, keeper
 
 from .answers import answer, prompt_of
 
@@ -39,6 +40,7 @@ _FULL_BYTES = 1024  # of a file, at most: a block has more, and its header less
 
 async def run(model: Path, device: str) -> None:
     disk_tier._PAUSE_S = 0.0  # the next block is written at once
+    keeper.DiskTier = partial(disk_tier.DiskTier, patience_s=600.0)  # type: ignore[misc, assignment]
     config = EngineConfig(device=device, kv_disk_bytes=64 << 20, **OPTIONS)
     async with Engine.open(model, config=config) as engine:
         await engine.loaded()

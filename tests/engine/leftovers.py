@@ -43,6 +43,6 @@ def no_leftovers(patch: pytest.MonkeyPatch) -> Iterator[None]:
         assert (num_buffers, used_bytes) == (0, 0)
     threads = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("unicorn")]
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert not [thread.name for thread in threads if thread.is_alive()]
     gc.collect()  # what was not closed warns, and a warning fails the test

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 _MAPPED = 33 << 20  # bytes that no heap serves
 
 

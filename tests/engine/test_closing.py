@@ -92,7 +92,7 @@ async def test_at_once_where_the_model_is_loaded_by_then(
     async with open_engine(attention=target) as engine:
         pass
     with pytest.raises(EngineClosedError):
-        await asyncio.wait_for(engine.loaded(), 20)
+        await asyncio.wait_for(engine.loaded(), 120)
 
 
 async def test_in_the_middle_of_the_load(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ async def test_by_a_second_cancellation_while_a_thread_still_records_a_step(
         await task
     assert closed.is_set()
     with pytest.raises(EngineClosedError):
-        await asyncio.wait_for(answers[0], 10)
+        await asyncio.wait_for(answers[0], 120)
 
 
 async def test_by_a_cancellation_while_the_device_is_opened(
@@ -262,7 +262,7 @@ async def test_by_a_cancellation_while_a_thread_allocates(
     def slow_allocate(memory: Memory, *args: Any, **kwargs: Any) -> Any:
         if kwargs["name"] == name:
             allocating.set()
-            assert going_on.wait(20)
+            assert going_on.wait(120)
         return allocate(memory, *args, **kwargs)
 
     monkeypatch.setattr(Memory, "allocate", slow_allocate)
@@ -272,7 +272,7 @@ async def test_by_a_cancellation_while_a_thread_allocates(
             await engine.loaded()
 
     task = asyncio.create_task(use())
-    assert await asyncio.to_thread(allocating.wait, 20)
+    assert await asyncio.to_thread(allocating.wait, 120)
     task.cancel()
     await asyncio.sleep(0)
     going_on.set()
@@ -335,7 +335,7 @@ async def test_when_the_models_files_are_wrong_and_the_only_device_was_opened_be
         return device
 
     def wrong(*_: object, **__: object) -> None:
-        assert is_open.wait(20)
+        assert is_open.wait(120)
         raise CheckpointError("wrong in the end")
 
     monkeypatch.setattr(Device, "open", noted_open)

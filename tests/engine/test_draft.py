@@ -148,9 +148,14 @@ async def test_who_leaves_or_loses_its_place_or_begins_alike_takes_its_draft_alo
 async def test_requests_go_on_while_the_draft_model_loads_and_its_failure_is_everyone_s(
     open_engine: OpenEngine, cut: Path, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_engine(MODEL, speculation="lookup", draft=cut) as engine:
-        assert engine.draft is not None and not engine.draft.is_loaded
-        assert len(await ask(engine, 0, 3)) == 3  # and it is closed before it drafts
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Drafter, "_filled", never)
+        async with open_engine(MODEL, speculation="lookup", draft=cut) as engine:
+            assert engine.draft is not None and not engine.draft.is_loaded
+            assert len(await ask(engine, 0, 3)) == 3  # and it is closed before it drafts
     async with open_engine(MODEL, speculation="lookup", draft=cut) as engine:
         await engine.draft_loaded()
         drafts = asyncio.Event()

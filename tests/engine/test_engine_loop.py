@@ -427,7 +427,7 @@ async def test_a_step_of_the_load_that_samples_nothing_holds_no_other_back(token
         await runner.has_submitted(1)
         runner.max_in_flight = 2
         runner.loaded.set()
-        await asyncio.wait_for(runner.has_submitted(2), 20)
+        await asyncio.wait_for(runner.has_submitted(2), 120)
         runner.gate.set()
         await all_tokens(stream)
 

@@ -148,7 +148,7 @@ async def test_what_has_ended_leaves_no_matcher_behind(open_engine: OpenEngine) 
             await stream.aclose()
 
         await asyncio.gather(*(begin(count) for count in range(6)))
-        await guides.settle(10.0)
+        await guides.settle(120.0)
         assert (len(guides), guides.is_busy) == (0, False)
         assert engine.stats().running == 0
         tasks = [asyncio.create_task(ask(engine, grammar=grammar)) for _ in range(6)]

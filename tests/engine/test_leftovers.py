@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine
 
-PATIENCE_S = 20.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +142,7 @@ class Room:
             self.asked.release()
             return wait(left, *args, **keys)  # type: ignore[arg-type]
 
+        patch.setattr("unicorn_async.gpu.left_memory._PATIENCE_S", PATIENCE_S)
         patch.setattr(Memory, "__init__", noted_init)
         patch.setattr(Memory, "_lately_available", available)
         patch.setattr(LeftMemory, "wait", noted_wait)

@@ -103,7 +103,7 @@ async def test_a_pipe_that_nobody_reads_from_holds_up_neither_load_nor_end(
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    async with asyncio.timeout(60), open_engine(load_trace=pipe) as engine:
+    async with asyncio.timeout(240), open_engine(load_trace=pipe) as engine:
         await engine.loaded()
         await answer(engine, max_tokens=2)
     assert f"load trace {pipe}: No such device or address; the load itself is not affected" in caplog.text

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine, WriteModel
 
-PATIENCE_S = 20.0
+PATIENCE_S = 240.0
 NUM_ROWS = 512  # of the checkpoints' embeddings
 
 

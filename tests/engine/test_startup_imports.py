@@ -18,7 +18,7 @@ LATER = {"numpy", "tokenizers", "unicorn_async.checkpoint.checkpoint", "unicorn_
 def modules_with(*names: str) -> set[str]:
     """Return what a process that imports these modules has imported."""
     program = f"import sys, {', '.join(names)}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True)
     return set(done.stdout.split())
 
 
@@ -56,7 +56,7 @@ print(json.dumps([imported[True], imported[False]]))
 def test_what_a_start_imports_it_imports_in_threads(device_info: DeviceInfo, cache_folder: Path) -> None:
     """So that a program that opens its first engine goes on with what else its event loop does."""
     run = [sys.executable, "-c", OPENED, str(device_info.index)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=240, check=True)
     in_loop, in_threads = map(set, json.loads(done.stdout))
     parts = LATER | {"unicorn_async.engine.opening", "unicorn_async.engine.runner"}
     assert in_threads >= parts - {"tokenizers"}  # which a large vocabulary has in a process of its own
@@ -89,7 +89,7 @@ main(["serve", "demo", "--port", "0", "--keep-model"])
 
 
 def test_a_port_is_open_before_anything_of_the_server_is_imported_and_serves_before_the_engine_is() -> None:
-    done = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=240, check=False)
     assert "the model is opened now" in done.stderr
     listening, opening = (set(line.split()) for line in done.stdout.splitlines())
     engine = {

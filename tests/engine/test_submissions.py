@@ -44,7 +44,7 @@ def submissions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_a_decode_step_is_one_submission(open_engine: OpenEngine, submissions: list[int]) -> None:
-    async with open_engine() as engine:
+    async with open_engine(submission_budget_s=1e9) as engine:  # more than any machine takes
         await engine.loaded()
         before, steps = len(submissions), engine.stats().steps
         await answer(engine, max_tokens=20)
@@ -85,7 +85,7 @@ async def test_a_step_behind_a_load_that_was_awaited_is_one_submission(
         return await layer_submitted(stream, layer)
 
     monkeypatch.setattr(LoadStream, "layer_submitted", heard_late)
-    async with open_engine() as engine:
+    async with open_engine(submission_budget_s=1e9) as engine:
         await engine.loaded()
         before = len(submissions)
         await answer(engine, max_tokens=1)

@@ -23,7 +23,7 @@ from unicorn_async.errors import ConfigError, TokenizerError, TokenizerLostError
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.resources import demo_model_dir
-from unicorn_async.tokenizer import ChatMessage, Tokenizer
+from unicorn_async.tokenizer import ChatMessage, Tokenizer, template_process
 from unicorn_async.tokenizer.encoder import WholeNeededError
 from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_folder import KeptFolder
@@ -79,7 +79,7 @@ class Held:
         make, run = TokenizerTask.make, LoadStream.run
 
         def held_make(start: TokenizerTask) -> MadeTokenizer:
-            self.going_on.wait(20)
+            self.going_on.wait(240)
             return make(start)
 
         async def noted_run(stream: LoadStream) -> None:
@@ -172,7 +172,7 @@ async def test_a_process_ends_when_opening_is_cancelled(
 
     def slow_choice(*arguments: Any, **options: Any) -> Any:
         opening.set()
-        going_on.wait(20)
+        going_on.wait(240)
         return choose_device(*arguments, **options)
 
     monkeypatch.setattr("unicorn_async.engine.opening.choose_device", slow_choice)
@@ -182,7 +182,7 @@ async def test_a_process_ends_when_opening_is_cancelled(
             pytest.fail("opened after it was cancelled")
 
     task = asyncio.create_task(use())
-    await asyncio.to_thread(opening.wait, 20)
+    await asyncio.to_thread(opening.wait, 240)
     task.cancel()
     going_on.set()
     with pytest.raises(asyncio.CancelledError):
@@ -223,7 +223,7 @@ def test_a_second_start_has_its_tokenizer_before_the_process_has_made_it(
             started.append(options)
 
         def make(self) -> None:
-            ended.wait(20)
+            ended.wait(240)
             raise TokenizerLostError("the tokenizer's process has ended")
 
         def close(self) -> None:
@@ -261,7 +261,7 @@ async def test_what_is_made_of_a_kept_one_waits_until_the_model_runs(
 
     async def noted_runner(*arguments: Any) -> Any:
         if not is_kept:
-            await asyncio.to_thread(made.wait, 20)
+            await asyncio.to_thread(made.wait, 240)
         found = await make_runner(*arguments)
         order.append("runner")
         return found
@@ -301,7 +301,7 @@ class HeldEncoder:
 async def test_prompts_that_wait_for_the_tokenizer_hold_no_threads(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(20), open_engine() as engine:
+    async with asyncio.timeout(240), open_engine() as engine:
         await engine.loaded()
         expected = (await answer(engine, "the quick brown fox")).ids
         encoder = HeldEncoder(engine.tokenizer)
@@ -341,6 +341,8 @@ def test_the_chat_template_has_a_process_that_ends_with_the_engine(
     tmp_path: Path, has_interpreter: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizer_start, "_has_interpreter", lambda: has_interpreter)
+    for name in ("SHORT_SECONDS", "MAX_SECONDS", "_LATE_S"):
+        monkeypatch.setattr(template_process, name, 60.0)
     messages = [ChatMessage("user", "Why?")]
     task = TokenizerTask(demo_model_dir(), None)
     task.begin(demo_model_dir())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.arena import ArenaSlice
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 class HeldBlocks:

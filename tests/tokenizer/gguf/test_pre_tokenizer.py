@@ -103,9 +103,9 @@ def test_words_are_cut_as_the_files_of_the_models_cut_them(name: str) -> None:
 def test_the_work_of_counting_digits_in_threes_grows_with_their_number(name: str, end: str) -> None:
     words = pre_tokenizer(name).build()
     digits = 60_001  # half a minute where every group looks for the end of the number
-    start = time.monotonic()
+    start = time.thread_time()  # whatever else this machine does
     cut = words.pre_tokenize_str("1" * digits + end)
-    assert time.monotonic() - start < 10
+    assert time.thread_time() - start < 10
     assert [word for word, _ in cut[:2]] == (["111", "111"] if end and name == "tiny_aya" else ["1", "111"])
 
 
