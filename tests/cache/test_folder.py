@@ -136,7 +136,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_entry_json_says_is_an_entry_or_an_error(
     data: st.DataObject, folder: CacheFolder, checkpoint: Checkpoint

@@ -80,10 +80,10 @@ async def test_a_loop_waits_for_bytes_and_then_for_what_they_are(coming: Coming)
     await asyncio.sleep(0)
     cancelled.cancel()
     await asyncio.to_thread(coming.come)
-    await asyncio.wait_for(bytes_there, 10)
+    await asyncio.wait_for(bytes_there, 120)
     assert not settled.done() and not coming.file.is_settled
     await asyncio.to_thread(coming.settle)
-    await asyncio.wait_for(settled, 10)
+    await asyncio.wait_for(settled, 120)
     assert coming.file.is_settled and coming.path.read_bytes() == CONTENT
     coming.file.fail(DownloadError("too late"))
     await coming.file.settled()
@@ -94,7 +94,7 @@ async def test_a_loop_is_told_what_ended_the_download(coming: Coming) -> None:
     await asyncio.sleep(0)
     await asyncio.to_thread(coming.file.fail, DownloadError("no more"))
     with pytest.raises(DownloadError, match=r"^no more$"):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 120)
 
 
 def test_bytes_that_are_taken_back_are_missed(coming: Coming, tmp_path: Path) -> None:

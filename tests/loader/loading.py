@@ -141,7 +141,7 @@ def download(device: Device, place: ArenaSlice) -> bytes:
     recorder = pool.recorder()
     recorder.copy(place.buffer, place.offset, target, 0, place.nbytes)
     recorder.host_barrier()
-    device.compute.timeline.wait(device.compute.submit([recorder.end()]), 10)
+    device.compute.timeline.wait(device.compute.submit([recorder.end()]), 120)
     pool.close()
     assert target.mapped is not None
     content = bytes(target.mapped)

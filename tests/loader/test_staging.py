@@ -71,7 +71,7 @@ async def test_a_buffer_is_in_the_ring_when_its_making_is_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ring.num_free == 1
-    assert (await asyncio.wait_for(ring.acquire(), 10)).memory.nbytes == 256
+    assert (await asyncio.wait_for(ring.acquire(), 120)).memory.nbytes == 256
     assert ring.num_free == 0
     ring.close()
 
@@ -105,7 +105,7 @@ async def test_a_buffer_stays_in_the_ring_when_the_wait_for_the_device_is_cancel
         await waiting
     assert ring.num_free == 1
     assert device.compute.submit([]) == never
-    assert await asyncio.wait_for(ring.acquire(), 10) is buffer
+    assert await asyncio.wait_for(ring.acquire(), 120) is buffer
     ring.close()
     device.wait_idle()
     device.memory.collect()

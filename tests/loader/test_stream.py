@@ -224,7 +224,7 @@ async def test_a_trace_has_every_read_every_submission_and_every_layer(loading: 
 
 async def test_one_buffer_is_enough(loading: Loading) -> None:
     stream = loading.stream(staging_bytes=1)
-    await asyncio.wait_for(stream.run(), 60)
+    await asyncio.wait_for(stream.run(), 240)
     assert download(loading.device, loading.places["1.up"]) == loading.expected("1.up", DType.F32)
     await stream.close()
 

@@ -111,7 +111,10 @@ async def test_a_link_stays_one_and_a_device_is_written_to(tmp_path: Path) -> No
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
-async def test_a_pipe_gets_the_trace_alone_and_nothing_waits_for_a_reader(tmp_path: Path) -> None:
+async def test_a_pipe_gets_the_trace_alone_and_nothing_waits_for_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_file, "_PATIENCE_S", 240.0)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     trace = LoadTrace(pipe)

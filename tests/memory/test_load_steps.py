@@ -105,7 +105,7 @@ async def test_an_engine_that_closes_waits_for_a_frame_that_is_made_and_frees_it
     def held_frame(frame: Frame, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
         if len(made) == 3:
             making.set()
-            going_on.wait(20)
+            going_on.wait(240)
         make_frame(frame, device, limits, residual, index)
         made.append(frame)
 
@@ -121,7 +121,7 @@ async def test_an_engine_that_closes_waits_for_a_frame_that_is_made_and_frees_it
             await answer(engine, prompt_of(400))
 
     using = asyncio.create_task(use())
-    assert await asyncio.to_thread(making.wait, 20)
+    assert await asyncio.to_thread(making.wait, 240)
     using.cancel()
     await asyncio.wait([using], timeout=0.2)
     assert not using.done()

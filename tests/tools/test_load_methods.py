@@ -29,7 +29,7 @@ def test_memory_that_can_not_be_touched_ends_a_load_with_one_line(device: Device
         "--back=1e6",
     ]
     own = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONASYNCIODEBUG": ""}  # either may have lines of its own
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=own)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=own)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "can't be used ahead of the clock" in done.stderr
