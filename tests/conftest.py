@@ -105,6 +105,26 @@ def pytest_report_header() -> str:
     return f"vulkan: {info.name}, {info.driver_name} {info.driver_info}, {kind}{layers}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Processes of tokenizers, templates and grammars take the time that a busy machine has them take.
+
+    Tests of what does not answer set limits of their own.
+    """
+    limits = {
+        "guidance.follower.PATIENCE": 1000,
+        "guidance.follower.ANSWER_S": 240.0,
+        "guidance.process.ANSWER_S": 240.0,
+        "guidance.process.PREPARE_S": 240.0,
+        "tokenizer.process._ANSWER_S": 240.0,
+        "tokenizer.template_process._LATE_S": 60.0,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, limit in limits.items():
+            patch.setattr(f"unicorn_async.{name}", limit)
+        yield
+
+
 @pytest.fixture(scope="session")
 def instance() -> Iterator[Instance]:
     """The Vulkan instance that all tests share."""

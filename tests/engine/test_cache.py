@@ -240,15 +240,14 @@ async def test_requests_are_answered_while_the_entry_is_written_and_closing_leav
         assert 0 < engine.cache.written_bytes < engine.cache.nbytes
         assert len((await answer(engine)).ids) == 16
         assert len(names_in(folder)) == 1
-        [load] = [task for task in asyncio.all_tasks() if task.get_name() == "load"]
-        letting_go = asyncio.create_task(let_go(load, going_on))
+        letting_go = asyncio.create_task(let_go(engine._model.load, going_on))
     await letting_go
     assert names_in(folder) == []
 
 
 async def let_go(load: asyncio.Task[Any], going_on: threading.Event) -> None:
-    """Set the event once the load is cancelled."""
-    while not load.cancelling():
+    """Set the event once the load is cancelled, or over."""
+    while not load.cancelling() and not load.done():
         await asyncio.wait([load], timeout=0.01)
     going_on.set()
 

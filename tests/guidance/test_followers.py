@@ -159,7 +159,6 @@ async def test_a_grammar_whose_turn_does_not_come_is_told(
 
 async def test_the_limit_of_time_is_told_and_others_are_compiled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unicorn_async.guidance.follower.LONG_SECONDS", 0.3)
-    monkeypatch.setattr("unicorn_async.guidance.follower.PATIENCE", 1000)  # a busy machine gives it little of its time
     process = await GuidanceProcess.start(made_vocabulary())
     followers = Followers(process.copy)
     slow = [asyncio.create_task(followers.hold(ENDLESS, "one"))]
