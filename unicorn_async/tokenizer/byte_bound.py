@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.pieces import Pieces
 
 _NFC_SHRINK = 3  # bytes that canonical composition makes of each one at most: three Hangul jamo, nine bytes, are three
+_NFKC_SHRINK = 4 * _NFC_SHRINK  # and a letter of mathematics, four bytes, is one of ASCII
 _SPACE = ({"String": " "}, "▁")
 
 
@@ -58,6 +59,8 @@ def _shrink(normalizer: Mapping[str, object] | None) -> int | None:
     match normalizer:
         case {"type": "NFC"}:
             return _NFC_SHRINK
+        case {"type": "NFKC"}:
+            return _NFKC_SHRINK
         case {"type": "Prepend"}:
             return 1
         case {"type": "Replace", "pattern": pattern, "content": content} if (pattern, content) == _SPACE:

@@ -11,7 +11,14 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from tests.tokenizer.builders import CORPUS, GEMMA_TEMPLATE
 
-from .metadata import GEMMA4, byte_level_metadata, gemma4_metadata, sentencepiece_metadata
+from .metadata import (
+    GEMMA4,
+    SARVAM,
+    byte_level_metadata,
+    gemma4_metadata,
+    sarvam_metadata,
+    sentencepiece_metadata,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +67,7 @@ class Family:
     """
 
     backend: Tokenizer
-    pre: str  # "gemma4" is a kind of its own, not a name of byte-level words
+    pre: str  # "gemma4" is a kind of its own, not a name of byte-level words; "sarvam-moe" has pieces as well
     control: Sequence[str]
     plain: Sequence[str]
     named: Mapping[str, str]
@@ -85,6 +92,8 @@ class Family:
         """Return what a converter writes into a GGUF file."""
         if self.pre == GEMMA4:
             result = gemma4_metadata(self.backend, self.named)
+        elif self.pre == SARVAM:
+            result = sarvam_metadata(self.backend, self.named)
         elif self.scores is None:
             result = byte_level_metadata(self.backend, self.pre, self.named)
         else:
@@ -142,6 +151,15 @@ def _gemma4() -> Family:
     return Family(backend, GEMMA4, control, plain, named, [1, 5, 6], True, template)
 
 
+def _sarvam() -> Family:
+    """Pieces and merges as Gemma 4 has them; what is found in any text first has newlines and spaces in a row, too."""
+    control = ("<pad>", "<eos>", "<bos>", "<unk>", "<|user|>", "<|assistant|>")
+    runs = [text * count for text, least in (("\n", 1), ("▁", 2)) for count in range(least, 32)]
+    backend, _ = _sentencepiece(control, (*runs, "<think>", "</think>"), prefix=False)
+    named = {"padding": "<pad>", "eos": "<eos>", "bos": "<bos>", "unknown": "<unk>"}
+    return Family(backend, SARVAM, control, (*runs, "<think>", "</think>"), named, [1], False, _QWEN_TEMPLATE)
+
+
 def _mistral() -> Family:
     """The first version, as Llama 2 too has it: a space in front of every stretch of text, turns marked by text."""
     control = ("<unk>", "<s>", "</s>")
@@ -193,11 +211,42 @@ def _command_r() -> Family:
     return Family(backend, "command-r", control, (), named, [_id(backend, control[2])], True, _QWEN_TEMPLATE)
 
 
+def _exaone4() -> Family:
+    control = ("[PAD]", "[BOS]", "[EOS]", "[|endofturn|]", "[|user|]", "[|assistant|]")
+    plain = ("<think>", "</think>")
+    backend = _byte_level([], control, plain)
+    backend.normalizer = normalizers.NFKC()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    named = {"padding": control[0], "bos": control[1], "eos": control[3]}
+    ends = [_id(backend, token) for token in ("[EOS]", "[|endofturn|]")]
+    return Family(backend, "exaone4", control, plain, named, ends, False, _QWEN_TEMPLATE)
+
+
+def _falcon() -> Family:
+    """Digits are cut among the bytes' stand-ins, some of which are numbers."""
+    control = ("<|endoftext|>", ">>TITLE<<")
+    backend = _byte_level([], control, ())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Punctuation("contiguous"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+        ]
+    )
+    return Family(
+        backend, "falcon", control, (), {"eos": control[0]}, [_id(backend, control[0])], False, _QWEN_TEMPLATE
+    )
+
+
 FAMILIES = {
     "llama3": _llama3,
     "qwen": _qwen,
     "gemma": _gemma,
     "gemma4": _gemma4,
+    "sarvam": _sarvam,
+    "exaone4": _exaone4,
+    "falcon": _falcon,
     "mistral": _mistral,
     "mistral3": _mistral_3,
     "tekken": _tekken,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-GEMMA4 = "gemma4"
+GEMMA4, SARVAM = "gemma4", "sarvam-moe"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
@@ -51,6 +51,13 @@ def gemma4_metadata(backend: Tokenizer, named: Mapping[str, str]) -> dict[str, o
     return result | {"tokenizer.ggml.add_space_prefix": False}
 
 
+def sarvam_metadata(backend: Tokenizer, named: Mapping[str, str]) -> dict[str, object]:
+    """Describe a tokenizer of pieces with merges, as the converter of byte-level ones does: bytes are plain text."""
+    result = byte_level_metadata(backend, SARVAM, named)
+    assert _types_by_token(result)["<0x41>"] == NORMAL
+    return result
+
+
 def as_read(metadata: Mapping[str, object]) -> dict[str, object]:
     """Return the metadata as reading a file with it gives it."""
     return {key: _as_read(value) for key, value in metadata.items()}
@@ -62,6 +69,12 @@ def with_types(metadata: Mapping[str, object], types: Mapping[str, int]) -> dict
     assert isinstance(tokens, list) and isinstance(found, list)
     changed = [types.get(token, kind) for token, kind in zip(tokens, found, strict=True)]
     return {**metadata, "tokenizer.ggml.token_type": changed}
+
+
+def _types_by_token(metadata: Mapping[str, object]) -> dict[str, int]:
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    assert isinstance(tokens, list) and isinstance(types, list)
+    return dict(zip(tokens, types, strict=True))
 
 
 def _as_read(value: object) -> object:

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from unicorn_async.errors import TokenizerError
 from unicorn_async.tokenizer.gguf.marks import TokenType
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
-from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GEMMA4, GgufVocabulary
+from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary
 from unicorn_async.tokenizer.library_errors import library_errors
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SPACE = "▁"  # SentencePiece's
 _TEXT_TYPES = (TokenType.NORMAL, TokenType.USER_DEFINED)
+_FIRST_BYTE = "<0x00>"  # converters of byte-level vocabularies have bytes as text
 _MAX_PIECE_CHARS = 256  # the work of finding merges grows with the square
 _SPACES = re.compile(" +")
 _TURN_MARKS = frozenset(("[INST]", "[/INST]", "[TOOL_CALLS]"))  # in Mistral's vocabularies since their third version
@@ -32,9 +33,9 @@ def backend_of(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
         TokenizerError: the vocabulary contradicts itself, or names a pre-tokenizer that is not known.
     """
     with library_errors("tokenizer.ggml"):
-        if vocabulary.model == BYTE_LEVEL:
-            return _byte_level(vocabulary)
-        return _gemma4(vocabulary) if vocabulary.model == GEMMA4 else _sentencepiece(vocabulary)
+        if vocabulary.has_merged_pieces:
+            return _merged_pieces(vocabulary)
+        return _byte_level(vocabulary) if vocabulary.model == BYTE_LEVEL else _sentencepiece(vocabulary)
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
@@ -42,8 +43,8 @@ def _byte_level(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
     ids = _ids(vocabulary.tokens, vocabulary.types)
     merges = _merges(vocabulary)
     result = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=pre.whole_words))
-    if pre.normalise:
-        result.normalizer = normalizers.NFC()
+    if pre.form is not None:
+        result.normalizer = pre.form()
     result.pre_tokenizer = pre.build()
     result.decoder = decoders.ByteLevel()
     _add_user_defined(result, vocabulary.of_type(TokenType.USER_DEFINED))
@@ -78,18 +79,24 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
     return result
 
 
-def _gemma4(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
-    """Pieces joined by merges, as the family's tokenizer.json has them.
+def _merged_pieces(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
+    """Pieces joined by merges, as the tokenizer.json files of Gemma 4 and of Sarvam's mixtures have them.
 
     Runs of newlines, which no merge makes, are found in the text first, whatever their type.
     """
-    ids = _ids(vocabulary.tokens, vocabulary.types)
+    pieces = [_piece(token, kind) for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)]
+    ids = _ids(pieces, vocabulary.types)
     result = _of_pieces(vocabulary, ids, _merges(vocabulary))
     result.normalizer = normalizers.Replace(" ", _SPACE)
     result.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
-    newlines = [token for token in vocabulary.of_type(TokenType.NORMAL) if len(token) > 1 and not token.strip("\n")]
-    _add_user_defined(result, [*vocabulary.of_type(TokenType.USER_DEFINED), *newlines])
+    kinds = zip(pieces, vocabulary.types, strict=True)
+    _add_user_defined(result, [piece for piece, kind in kinds if _is_found_first(piece, kind)])
     return result
+
+
+def _is_found_first(piece: str, kind: int) -> bool:
+    is_run = kind == TokenType.NORMAL and len(piece) > 1 and not piece.strip("\n")
+    return is_run or kind == TokenType.USER_DEFINED
 
 
 def _of_pieces(
@@ -107,7 +114,7 @@ def _of_pieces(
         merges=list(merges),
         unk_token=unknown_pieces[0] if unknown_pieces else None,
         fuse_unk=True,
-        byte_fallback=TokenType.BYTE in vocabulary.types,
+        byte_fallback=TokenType.BYTE in vocabulary.types or _FIRST_BYTE in ids,
     )
     return tokenizers.Tokenizer(model)
 

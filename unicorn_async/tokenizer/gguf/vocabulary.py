@@ -19,7 +19,8 @@ _NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unkno
 _END_KINDS = ("eos", "eot", "eom")
 BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORLD = "gpt2", "llama", "gemma4", "rwkv"
 _MODELS = (BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORLD)
-_BOS_BY_DEFAULT = ("falcon3", "lfm2", "llama-bpe", "llama3", "llama-v3", "pixtral", "tekken")
+_SARVAM = "sarvam-moe"  # pieces and merges in what calls itself byte-level
+_BOS_BY_DEFAULT = ("chameleon", "falcon3", "lfm2", "llama-bpe", "llama3", "llama-v3", "pixtral", "tekken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ class GgufVocabulary:
             template,
             keys.flag("add_eos_token", False),
         )
+
+    @property
+    def has_merged_pieces(self) -> bool:
+        """Whether the tokens are SentencePiece's pieces, and BPE's merges join them."""
+        return self.model == GEMMA4 or (self.model == BYTE_LEVEL and self.pre == _SARVAM)
 
     def of_type(self, *types: TokenType) -> list[str]:
         """Return the tokens of some types."""
