@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.range_check import RangeCounters
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.stream import LoadStream
+from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.lora.plan import make_lora_plan
 from unicorn_async.ops.columns import gather_columns
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
@@ -130,9 +132,18 @@ def gathered(arrays: Arrays, order: Tensor) -> Floats:
 
 
 async def load(
-    device: Device, directory: Path, quantization: Mapping[str, object], tensors: list[File]
+    device: Device,
+    directory: Path,
+    quantization: Mapping[str, object],
+    tensors: list[File],
+    *,
+    trace: LoadTrace | None = None,
+    progress: list[tuple[int, int]] | None = None,
 ) -> dict[str, Floats]:
-    """Load a directory in small chunks; returns what the destinations stand for."""
+    """Load a directory in small chunks; returns what the destinations stand for.
+
+    `progress` gets the bytes that were loaded in the end, and those that were to be.
+    """
     own = {name: (dtype, shape, data) for name, dtype, shape, data in tensors}
     config = {"architectures": ["Test"], "quantization_config": quantization}
     checkpoint = Checkpoint.read(builders.write(directory, own, config=config))
@@ -154,9 +165,13 @@ async def load(
             staging_bytes=1 << 15,
             factors=factors,
             out_of_range=counters,
+            trace=trace,
         )
         try:
             await stream.run()
+            if progress is not None:
+                assert stream.progress.bytes_total == plan.bytes_to_read
+                progress.append((stream.progress.bytes_loaded, stream.progress.bytes_total))
         finally:
             await stream.close()
         found = {}
@@ -191,6 +206,18 @@ async def test_every_value_is_what_was_meant_in_any_order_of_rows(device: Device
         np.testing.assert_array_equal(found[dest], expected[:, order])
     checkpoint = Checkpoint.read(tmp_path)
     assert {source.dtype for source in checkpoint.tensors.values()} == {kind.value}
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq4", "gptq4-order", "gptq8-order", "nf4-nested"])
+async def test_what_is_to_be_read_is_what_is_read(device: Device, tmp_path: Path, name: str) -> None:
+    quantization, pack, _ = CASES[name]
+    trace = LoadTrace(tmp_path / "trace.json")
+    progress: list[tuple[int, int]] = []
+    await load(device, tmp_path / "model", quantization, made(pack)[0], trace=trace, progress=progress)
+    await trace.write()
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    num_read = sum(event["args"]["bytes"] for event in events if event["ph"] == "X")
+    assert progress == [(num_read, num_read)]
 
 
 @pytest.mark.parametrize(

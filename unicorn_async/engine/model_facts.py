@@ -119,7 +119,7 @@ class FactsReader:
         by_type: Counter[str] = Counter()
         for chunk in files.plan.chunks:
             is_relaid = chunk.transform is Transform.RELAYOUT
-            by_type[(chunk.dest_dtype if is_relaid else chunk.source_dtype).value] += chunk.nbytes
+            by_type[(chunk.dest_dtype if is_relaid else chunk.source_dtype).value] += chunk.read_bytes
         facts = ModelFacts(
             sum(stamp.nbytes for stamp in files.checkpoint.stamps),
             kind,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from unicorn_async.weights.chunk import PlaneChunk
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -30,10 +32,11 @@ class ReadAhead:
         self._left += nbytes
         ranges: list[ByteRange] = []
         while self._left > 0 and (chunk := next(self._chunks, None)) is not None:
-            self._left -= chunk.nbytes
+            nbytes = chunk.lines_bytes if isinstance(chunk, PlaneChunk) else chunk.nbytes  # what is beside is known
+            self._left -= chunk.read_bytes
             last = ranges[-1] if ranges else None
             if last is not None and (last.file, last.offset + last.nbytes) == (chunk.file, chunk.offset):
-                ranges[-1] = last._replace(nbytes=last.nbytes + chunk.nbytes)
+                ranges[-1] = last._replace(nbytes=last.nbytes + nbytes)
             else:
-                ranges.append(ByteRange(chunk.file, chunk.offset, chunk.nbytes))
+                ranges.append(ByteRange(chunk.file, chunk.offset, nbytes))
         return ranges

@@ -39,7 +39,7 @@ class LoadSource:
     @property
     def bytes_to_read(self) -> int:
         """Bytes of all chunks, as the files have them."""
-        return sum(chunk.nbytes for chunk in self.chunks)
+        return sum(chunk.read_bytes for chunk in self.chunks)
 
     def arrival(self, chunk: AnyChunk) -> tuple[int, int]:
         """Return what orders chunks as they come: the turn of their file, and where in it they end."""

@@ -37,7 +37,7 @@ class Transfer:
     @property
     def read_bytes(self) -> int:
         """Bytes to read, without the room between chunks."""
-        return sum(chunk.nbytes for chunk in self.chunks)
+        return sum(chunk.read_bytes for chunk in self.chunks)
 
 
 def make_transfers(

@@ -54,6 +54,11 @@ class Chunk:
     row_permutation: RowOrder | None = None
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes that are read for it."""
+        return self.nbytes
+
+    @property
     def num_elements(self) -> int:
         """Elements of the chunk, the same before and after the transform."""
         return _elements(self.source_dtype, self.nbytes)
@@ -74,6 +79,11 @@ class RawChunk:
     dest: str
     dest_offset: int
     layer: int
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that are read for it."""
+        return self.nbytes
 
     @property
     def transform(self) -> Transform:
@@ -113,9 +123,14 @@ class PlaneChunk:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it in staging memory."""
+        """Bytes of all of it in staging memory, with the room between pieces and that of an order."""
         end = max(start + piece.nbytes for start, piece in self.pieces)
         return end if self.plane.groups is None else self.order_offset + self.plane.groups.nbytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that are read for it."""
+        return self.lines_bytes + sum(piece.nbytes for piece in self.plane.beside)
 
     @property
     def order_offset(self) -> int:

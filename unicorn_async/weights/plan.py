@@ -80,8 +80,8 @@ class LoadPlan:
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes of all chunks, as the checkpoint has them."""
-        return sum(chunk.nbytes for chunk in self.chunks)
+        """Bytes of all chunks, as the checkpoint has them; what is beside a plane counts with each part of it."""
+        return sum(chunk.read_bytes for chunk in self.chunks)
 
     @property
     def dest_bytes(self) -> int:
