@@ -21,7 +21,7 @@ from websockets.frames import Frame, Opcode
 from tests.server.fake_engine import words
 from tests.server.ws_client import connected, text_of
 from unicorn_async.engine.types import FinishReason, Token
-from unicorn_async.server import ServerOptions
+from unicorn_async.server import ServerOptions, websocket_protocol
 from unicorn_async.server.http_protocol import HttpProtocol
 from unicorn_async.server.keys import ApiKey
 from unicorn_async.server.listener import bind, drop_silent
@@ -382,6 +382,7 @@ async def test_pings_of_who_reads_nothing_are_answered_once() -> None:
 async def test_who_sends_frames_that_ask_for_nothing_without_end_is_sent_away(
     frames: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(websocket_protocol, "_IDLE_FRAMES_A_SECOND", 0)  # however long it takes
     pipe, seen = Pipe(), 0
     protocol = await websocket_on(pipe)
     handle = type(protocol)._may_idle

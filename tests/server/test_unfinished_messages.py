@@ -12,7 +12,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from tests.server.test_transport import UPGRADE, Pipe, from_client, given, raw, take_all, websocket_on
-from unicorn_async.server import ServerOptions
+from unicorn_async.server import ServerOptions, websocket_protocol
 from unicorn_async.server.connection import UNFINISHED
 from unicorn_async.server.keys import ApiKey
 from unicorn_async.server.ledger import Ledger
@@ -194,6 +194,7 @@ async def test_whole_messages_and_pings_have_no_deadline_and_a_rest_goes_on_with
 
 
 async def test_parts_that_carry_nothing_are_frames_that_ask_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_protocol, "_IDLE_FRAMES_A_SECOND", 0)  # however long it takes
     pipe, seen = Pipe(), 0
     protocol = await websocket_on(pipe)
     handle = WebSocketProtocol.handle_cont
