@@ -29,7 +29,8 @@ async def test_what_is_described_is_answered_as_described(
             sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json",
             "--header", f"Authorization: Bearer {KEY}", "--exclude-checks", ",".join(NOT_CHECKED),
             "--generation-deterministic", "--max-examples", "4", "--continue-on-failure",
-            "--request-timeout", "20", "--phases", "coverage,fuzzing", "--no-color", "--warnings", "off",
+            "--request-timeout", "120", "--suppress-health-check", "too_slow", "--phases", "coverage,fuzzing",
+            "--no-color", "--warnings", "off",
             cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         said, _ = await process.communicate()
