@@ -31,6 +31,7 @@ from soak_process import LOSING, ServerProcess
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+PATIENT: dict[str, Any] = {"open_timeout": 120, "ping_timeout": 120}
 FINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 REQUEST = {"type": "response.create", "input": "Tell me a story.", "temperature": 0, "max_output_tokens": 8}
 
@@ -83,7 +84,7 @@ def test_what_is_left_of_a_device_is_told(opened: Callable[[], Device], capsys: 
 @asynccontextmanager
 async def watched(server: ServerProcess) -> AsyncIterator[Callable[[str], Any]]:
     """Give a function that waits for a model's status, and returns all that came with an error before it."""
-    async with connect(server.url.replace("http", "ws", 1) + "/v1/responses?events=unicorn") as socket:
+    async with connect(server.url.replace("http", "ws", 1) + "/v1/responses?events=unicorn", **PATIENT) as socket:
 
         async def until(status: str) -> list[str]:
             errors = []
@@ -96,7 +97,7 @@ async def watched(server: ServerProcess) -> AsyncIterator[Callable[[str], Any]]:
 
 async def answered(server: ServerProcess) -> str:
     """Ask, and return the answer's text, or why there is none."""
-    async with connect(server.url.replace("http", "ws", 1) + "/v1/responses") as socket:
+    async with connect(server.url.replace("http", "ws", 1) + "/v1/responses", **PATIENT) as socket:
         await socket.send(json.dumps(REQUEST))
         while (event := json.loads(await socket.recv()))["type"] not in FINAL:
             pass
