@@ -316,9 +316,7 @@ async def test_a_flight_that_ends_with_its_loop_leaves_no_buffer_to_a_run_whose_
     cache, prepared = step.fill(attention), step.prepare(attention)
     npu.faults = deque(["state fails"])
     call = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned()))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert len(npu.threads) == 1  # it is under way
+    await runs_started(npu, 1)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     await asyncio.wait([call])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.npu.builds import write_build
+from tests.npu.run_waits import runs_started
 from tests.npu.steps import Query, Step
 from tests.npu.test_attention import HEADS, MIXED, opened
 from unicorn_async.errors import NpuTimeoutError
@@ -241,9 +242,7 @@ async def test_a_run_that_the_end_of_another_takes_along_may_be_too_long_itself(
         npu.seconds_per_buffer = 1.3 * 0.02 / MOST_BUFFERS
         npu.hold.clear()
         calls = [asyncio.create_task(step.run(attention)) for step in steps]
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert len(npu.threads) == len(steps)  # both are under way
+        await runs_started(npu, len(steps))
         npu.hold.set()
         for step, found in zip(steps, await asyncio.gather(*calls), strict=True):
             step.check(found)
