@@ -26,6 +26,7 @@ from unicorn_async.errors import VulkanUnavailableError
 from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.guidance.limits import TURNS
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 
@@ -116,6 +117,7 @@ def patience() -> Iterator[None]:
         "guidance.follower.ANSWER_S": 240.0,
         "guidance.process.ANSWER_S": 240.0,
         "guidance.process.PREPARE_S": 240.0,
+        "guidance.followers.TURNS": TURNS._replace(wait_s=240.0),
         "tokenizer.process._ANSWER_S": 240.0,
         "tokenizer.template_process._LATE_S": 60.0,
     }
