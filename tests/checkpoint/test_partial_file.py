@@ -54,7 +54,7 @@ def test_what_is_there_is_read_at_once_and_the_rest_when_it_comes(coming: Coming
         coming.come(9000)
         assert reader.is_alive()
         coming.come()
-        reader.join(10)
+        reader.join(120)
         assert reader.found == CONTENT[1000:]
         opened.seek(-5, 2)
         assert opened.read() == CONTENT[-5:]
@@ -66,7 +66,7 @@ def test_all_waiters_are_told_what_ended_the_download(coming: Coming) -> None:
         coming.file.fail(DownloadError("no more"))
         coming.file.fail(DownloadError("later"))
         for reader in readers:
-            reader.join(10)
+            reader.join(120)
             assert isinstance(reader.error, DownloadError) and str(reader.error) == "no more"
     with pytest.raises(DownloadError, match=r"^no more$"):
         coming.file.wait(10)

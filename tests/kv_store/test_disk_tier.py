@@ -117,7 +117,7 @@ async def test_who_waits_for_a_disk_that_does_not_answer_goes_on_and_the_disk_co
     assert store.problems == ["waiting for the disk: no answer within 0.001 s"]
     assert store.counters.disk == "off: no answer within 0.001 s"
     store.folder.answers.set()
-    assert await asyncio.to_thread(store.threads.close, 20) == []
+    assert await asyncio.to_thread(store.threads.close, 120) == []
     await asyncio.sleep(0)  # what the threads have left to the loop
     await asyncio.sleep(0)
     assert tier.is_on
@@ -190,7 +190,7 @@ async def test_a_folder_that_takes_long_to_open_holds_nobody_up_and_is_used_when
     assert not tier.is_on
     assert store.counters.disk == "off: no answer within 0.001 s"
     folder.answers.set()
-    assert await asyncio.to_thread(store.threads.close, 20) == []
+    assert await asyncio.to_thread(store.threads.close, 120) == []
     await asyncio.sleep(0)  # what the threads have left to the loop
     await asyncio.sleep(0)
     assert tier.is_on

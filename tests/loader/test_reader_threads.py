@@ -34,7 +34,7 @@ async def test_threads_work_side_by_side_under_their_name() -> None:
     names: list[str] = []
 
     def meet() -> None:
-        meeting.wait(20)
+        meeting.wait(120)
         names.append(threading.current_thread().name)
 
     await asyncio.gather(*(threads.run(meet) for _ in range(3)))
@@ -53,7 +53,7 @@ async def test_an_error_is_the_waiters_and_the_thread_goes_on(one: ReaderThreads
 
 async def test_cancelled_work_that_has_not_begun_is_left_out(one: ReaderThreads) -> None:
     begin, done = threading.Event(), list[str]()
-    first = asyncio.create_task(one.run(lambda: done.append("first") if begin.wait(20) else None))
+    first = asyncio.create_task(one.run(lambda: done.append("first") if begin.wait(120) else None))
     second = asyncio.create_task(one.run(lambda: done.append("second")))
     third = asyncio.create_task(one.run(lambda: done.append("third")))
     await asyncio.sleep(0)
@@ -69,10 +69,10 @@ async def test_who_waits_at_the_end_is_cancelled_unless_the_work_had_begun() -> 
 
     def work() -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(120)
 
     under_way, waiting = asyncio.create_task(threads.run(work)), asyncio.create_task(threads.run(work))
-    await asyncio.to_thread(begun.wait, 20)
+    await asyncio.to_thread(begun.wait, 120)
     go_on.set()
     threads.close()
     threads.close()
@@ -87,11 +87,11 @@ def test_the_end_of_the_loop_does_not_disturb_the_threads() -> None:
 
     def work() -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(120)
 
     async def leave() -> None:
         task = asyncio.create_task(threads.run(work))
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, 120)
         task.cancel()
 
     asyncio.run(leave())

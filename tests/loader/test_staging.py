@@ -59,7 +59,7 @@ async def test_a_buffer_is_in_the_ring_when_its_making_is_cancelled(
     allocate, may_end = device.memory.allocate, threading.Event()
 
     def slow(nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
-        assert may_end.wait(30)
+        assert may_end.wait(120)
         return allocate(nbytes, kind, name=name)
 
     monkeypatch.setattr(device.memory, "allocate", slow)

@@ -350,7 +350,7 @@ async def test_a_load_that_is_cancelled_in_a_submission_frees_its_buffers_when_t
 
     def held(queue: Queue, submissions: Sequence[Submission]) -> list[int]:
         entered.set()
-        assert may_end.wait(30)
+        assert may_end.wait(120)
         return submit(queue, submissions)
 
     def noted_close(ring: StagingRing) -> None:
@@ -362,7 +362,7 @@ async def test_a_load_that_is_cancelled_in_a_submission_frees_its_buffers_when_t
     monkeypatch.setattr(StagingRing, "close", noted_close)
     stream = loading.stream()
     task = asyncio.create_task(stream.run())
-    await asyncio.to_thread(entered.wait, 30)
+    await asyncio.to_thread(entered.wait, 120)
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()

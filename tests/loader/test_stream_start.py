@@ -56,7 +56,7 @@ async def test_conversions_are_prepared_and_others_told_to_go_on_while_the_first
     assert not stream.begun.is_set()
     run = asyncio.create_task(stream.run())
     await stream.begun.wait()
-    assert await asyncio.to_thread(prepared.wait, 20)
+    assert await asyncio.to_thread(prepared.wait, 120)
     assert stream.progress.bytes_loaded == 0
     run.cancel()
     with pytest.raises(asyncio.CancelledError):

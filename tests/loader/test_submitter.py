@@ -30,7 +30,7 @@ class HeldQueue:
 
     def submit_each(self, submissions: Sequence[Submission]) -> list[int]:
         self.entered.set()
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(120)
         if self.is_lost:
             raise DeviceLostError(f"{self._name} is lost")
         self._calls.append((self._name, list(submissions)))
@@ -51,7 +51,7 @@ class Queues:
     async def begin(self, *work: str) -> list[asyncio.Task[Any]]:
         """Start a copy that is held, and then others, each named by its queue or "activate"."""
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self.submitter.submit(self.copy, commands("first")))]
-        await asyncio.to_thread(self.copy.entered.wait, 30)
+        await asyncio.to_thread(self.copy.entered.wait, 120)
         for number, name in enumerate(work):
             if name == "activate":
                 tasks.append(asyncio.create_task(self.submitter.activate_next()))
