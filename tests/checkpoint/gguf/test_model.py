@@ -157,9 +157,20 @@ def test_gemma_s_queries_are_scaled_by_the_size_of_the_head_where_nothing_is_sai
     assert config_of(read(tmp_path, "gemma3", attention__scale=None)).attention.softmax_scale == pytest.approx(32**-0.5)
 
 
+@pytest.mark.parametrize("key", ["attention.head_count", "attention.head_count_kv", "feed_forward_length"])
+def test_what_is_said_for_each_layer_may_be_the_same_for_all(key: str, tmp_path: Path) -> None:
+    plain = gguf_metadata("llama")
+    value, layers = plain[f"llama.{key}"], plain["llama.block_count"]
+    assert isinstance(value, U32) and isinstance(layers, U32)
+    found = read(tmp_path, "llama", **{key.replace(".", "__"): [value.number] * layers.number})
+    assert found.config == read(tmp_path, "llama").config
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
+        ("llama", {"feed_forward_length": [192, 192, 128]}, r"feed_forward_length: expected a positive .* array of 3"),
+        ("llama", {"attention__head_count": [4, 4]}, r"head_count: expected a positive integer, got an array of 2"),
         ("llama", {"block_count": None}, r"llama\.block_count is missing"),
         ("llama", {"block_count": U32(1 << 31)}, r"llama\.block_count: expected at most \d+, the number of tensors"),
         ("llama", {"block_count": U32(4)}, r"'model\.layers\.3\.input_layernorm\.weight' .* is missing"),

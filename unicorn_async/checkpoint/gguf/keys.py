@@ -35,8 +35,10 @@ class GgufConfig:
         return self._metadata.get(f"{self.architecture}.{key}")
 
     def count(self, key: str, default: int | None = None) -> int:
-        """Return a positive integer."""
+        """Return a positive integer, which may be said once for each layer."""
         value = self.get(key)
+        if isinstance(value, array) and len(set(value)) == 1 and len(value) == self.get("block_count"):
+            value = value[0]
         value = default if value is None else value
         if type(value) is not int or value < 1:
             raise self.error(key, "a positive integer", value)
