@@ -187,6 +187,30 @@ def test_the_chat_template_and_the_ends_of_turns_are_taken(tmp_path: Path) -> No
     assert set(found.eos_token_ids) == {1, 5}
 
 
+def test_the_only_named_template_is_the_template() -> None:
+    """As gguf-py writes a list of templates: their names, and each by its name but for "default"."""
+    metadata = byte_level_metadata(byte_level("gpt-2"), "gpt-2", NAMED)
+    named = {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "{{ messages[0].content }}"}
+    messages = [ChatMessage("user", "hello")]
+    found = Tokenizer.from_gguf(as_read(metadata | named))
+    assert found.decode(found.encode_chat(messages)) == "hello"
+    both = named | {"tokenizer.chat_templates": ["tool_use", "rag"], "tokenizer.chat_template.rag": "x"}
+    with pytest.raises(TokenizerError, match="no chat template"):
+        Tokenizer.from_gguf(as_read(metadata | both)).encode_chat(messages)
+    found = Tokenizer.from_gguf(as_read(metadata | both | {"tokenizer.chat_template": "y{{ messages[0].content }}"}))
+    assert found.decode(found.encode_chat(messages)) == "yhello"
+
+
+def test_a_list_of_ends_and_a_padding_token_that_there_is_not() -> None:
+    metadata = byte_level_metadata(byte_level("gpt-2"), "gpt-2", NAMED)
+    plain = set(Tokenizer.from_gguf(as_read(metadata)).eos_token_ids)
+    more = {"tokenizer.ggml.eos_token_ids": [*plain, 300], "tokenizer.ggml.padding_token_id": 1 << 20}
+    found = Tokenizer.from_gguf(as_read(metadata | more))
+    assert set(found.eos_token_ids) == plain | {300}
+    with pytest.raises(TokenizerError, match=r"eos_token_ids: expected ids below \d+, got 1 elements"):
+        Tokenizer.from_gguf(as_read(metadata | {"tokenizer.ggml.eos_token_ids": [1 << 20]}))
+
+
 @pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
 @pytest.mark.parametrize("name", ["gemma", "llama3", "qwen", "phi4_mini"])
 def test_marks_of_turns_are_control_tokens_whatever_their_type(name: str, kind: int, tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PREFIX = "tokenizer.ggml."
+_TEMPLATE = "tokenizer.chat_template"
 _NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
+_UNREAD = ("padding",)  # nothing here is padded, and some files name a token that was never added
 _END_KINDS = ("eos", "eot", "eom")
 BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORLD = "gpt2", "llama", "gemma4", "rwkv"
 _MODELS = (BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORLD)
@@ -30,7 +32,7 @@ class GgufVocabulary:
     `model` is "gpt2" (byte-level BPE), "llama" (SentencePiece), "gemma4" (SentencePiece's pieces with BPE's merges) or
     "rwkv" (a world vocabulary, whose tokens have their bytes escaped, and none of which is a mark but the first).
     `scores` are SentencePiece's, `merges` BPE's.
-    `token_ids` are named tokens' ids: "bos", "eos", "eot" and others.
+    `token_ids` are named tokens' ids: "bos", "eos", "eot" and others. `more_ends` end an answer beside them.
     """
 
     model: str
@@ -44,6 +46,7 @@ class GgufVocabulary:
     add_space_prefix: bool
     chat_template: str | None
     add_eos: bool = False
+    more_ends: Sequence[int] = ()
 
     @classmethod
     def read(cls, metadata: Mapping[str, object]) -> GgufVocabulary:
@@ -61,8 +64,7 @@ class GgufVocabulary:
             raise TokenizerError(f"{_PREFIX}tokens is missing")
         pre = keys.text("pre", "default")
         is_sentencepiece = model == SENTENCEPIECE
-        source = metadata.get("tokenizer.chat_template")
-        template = source if isinstance(source, str) else None
+        template = _template(metadata)
         types = keys.types(len(tokens))
         return cls(
             model,
@@ -77,6 +79,7 @@ class GgufVocabulary:
             keys.flag("add_space_prefix", is_sentencepiece),
             template,
             keys.flag("add_eos_token", False),
+            keys.ids("eos_token_ids", len(tokens)),
         )
 
     @property
@@ -93,6 +96,7 @@ class GgufVocabulary:
         control = frozenset(self.of_type(TokenType.CONTROL, TokenType.UNKNOWN))
         named = {name: self.tokens[self.token_ids[kind]] for kind, name in _NAMED.items() if kind in self.token_ids}
         ends = [self.token_ids[kind] for kind in _END_KINDS if kind in self.token_ids]
+        ends += self.more_ends
         ends += ends_of_answers(self.tokens, self.types)
         return TokenizerFiles(
             special_tokens=named,
@@ -102,6 +106,15 @@ class GgufVocabulary:
             chat_template=self.chat_template,
             add_eos=self.add_eos,
         )
+
+
+def _template(metadata: Mapping[str, object]) -> str | None:
+    """The chat template; where none has that name alone, the only one that `tokenizer.chat_templates` names."""
+    source = metadata.get(_TEMPLATE)
+    names = metadata.get(f"{_TEMPLATE}s")
+    if source is None and isinstance(names, Sequence) and len(names) == 1:
+        source = metadata.get(f"{_TEMPLATE}.{names[0]}")
+    return source if isinstance(source, str) else None
 
 
 class _Keys:
@@ -155,9 +168,18 @@ class _Keys:
             if value is None:
                 continue
             if type(value) is not int or not 0 <= value < num_tokens:
+                if type(value) is int and kind in _UNREAD:
+                    continue
                 raise self._wrong(f"{kind}_token_id", f"an id below {num_tokens}", value)
             result[kind] = value
         return result
+
+    def ids(self, name: str, num_tokens: int) -> tuple[int, ...]:
+        value = self._metadata.get(_PREFIX + name, ())
+        numbers = tuple(value) if isinstance(value, array | tuple) else (None,)
+        if not all(type(number) is int and 0 <= number < num_tokens for number in numbers):
+            raise self._wrong(name, f"ids below {num_tokens}", value)
+        return numbers
 
     @staticmethod
     def _wrong(name: str, wanted: str, value: object) -> TokenizerError:
