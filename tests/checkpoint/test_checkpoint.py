@@ -201,6 +201,13 @@ def test_a_directory_without_weights_or_configuration_is_an_error(tmp_path: Path
         Checkpoint.read(tmp_path)
 
 
+def test_an_adapter_s_directory_is_told_to_be_one(tmp_path: Path) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors", "training_args.bin"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json and no config\.json: .* with --lora"):
+        Checkpoint.read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Check: TypeAlias = Callable[[Mapping[str, object], str], object]
 
 CONFIG_FILE = "config.json"
+_ADAPTER_FILE = "adapter_config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 32 << 20  # 0.1 KB a tensor
@@ -186,8 +187,17 @@ def _config_of(directory: Path) -> tuple[dict[str, object], str]:
             if is_published(shapes):
                 return published_config(shapes, str(weights)), SINGLE_FILE
         else:
+            _refuse_adapter(directory)
             refuse_pickles_in(directory)
     return read_object(directory / CONFIG_FILE), CONFIG_FILE
+
+
+def _refuse_adapter(directory: Path) -> None:
+    if (directory / _ADAPTER_FILE).exists():
+        raise CheckpointError(
+            f"{directory}: holds {_ADAPTER_FILE} and no {CONFIG_FILE}: it is an adapter, which goes with the model "
+            "that it changes: give that, and this with --lora"
+        )
 
 
 def weight_files(directory: Path, partial: PartialFiles = NO_PARTIAL_FILES) -> tuple[list[str], dict[str, str] | None]:
