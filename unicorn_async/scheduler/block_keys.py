@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ def extend_keys(sequence: Sequence, num_blocks: int, block_size: int) -> list[by
             last = blake2b(last + tokens, digest_size=_KEY_BYTES).digest()
             keys.append(last)
     return keys
+
+
+def number_keys(sequence: Sequence) -> dict[bytes, int]:
+    """Return which of a sequence's blocks each of the keys is of that it has."""
+    numbers, keys = sequence.block_numbers, sequence.block_keys
+    if len(numbers) < len(keys):
+        numbers.update(zip(islice(keys, len(numbers), None), range(len(numbers), len(keys)), strict=True))
+    return numbers
 
 
 def _salt_key(salt: str) -> bytes:

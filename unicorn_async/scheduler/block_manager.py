@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from unicorn_async.errors import RequestError
 from unicorn_async.scheduler.block_keys import extend_keys
+from unicorn_async.scheduler.block_marks import BlockMarks
 from unicorn_async.scheduler.block_pool import WHOLE, BlockPool, NeighbourPool
 from unicorn_async.scheduler.kept_blocks import BlockName
 
@@ -15,19 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as SequenceOf
 
+    from unicorn_async.scheduler.block_changes import BlockChanges
     from unicorn_async.scheduler.sequence import Sequence
 
 
 def num_blocks_spanned(num_positions: int, block_size: int) -> int:
     """Return how many blocks a run of positions can touch, wherever it starts."""
     return (num_positions + block_size - 2) // block_size + 1 if num_positions else 0
-
-
-class Elsewhere(Protocol):
-    """Blocks outside the device's memory; `KeptBlocks` knows them."""
-
-    def knows(self, group: int, key: bytes) -> bool:
-        """Whether there is a block of a group that holds this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +61,9 @@ class BlockManager:
         self.is_growing = grows
         pool = NeighbourPool if side_by_side else BlockPool
         self.pools = tuple(pool(() if grows else range(group.num_blocks)) for group in groups)
+        changes = [pool.changes for pool in self.pools]
+        self._here = BlockMarks([pool.knows for pool in self.pools], changes)
+        self._used = BlockMarks([pool.is_used for pool in self.pools], changes)
 
     def end_growth(self) -> int | None:
         """Take it that no more blocks come; returns how many tokens of a sequence there is room for, if some lack."""
@@ -115,61 +113,67 @@ class BlockManager:
         if not sequence.block_tables:
             sequence.block_tables = [[] for _ in self.pools]
             sequence.first_blocks = [0] * len(self.pools)
+            _forget_marks(sequence)
         while sequence.num_covered < num_positions:
             for table, pool in zip(sequence.block_tables, self.pools, strict=True):
                 table.append(pool.allocate(table[-1] if table else None))
             sequence.num_covered += self.block_size
 
-    def find(self, sequence: Sequence, most: int, elsewhere: Elsewhere | None = None) -> int:
+    def find(self, sequence: Sequence, most: int, marks: BlockMarks | None = None) -> int:
         """Return how many of a sequence's first blocks, of `most`, are here with all that lies in windows there.
 
-        What is `elsewhere` counts as well.
+        With `marks` of `marks_with` what these know of counts.
         """
-        keys = extend_keys(sequence, most, self.block_size)[:most]
-        groups = list(zip(self.groups, map(partial(self._known_of, elsewhere), range(len(self.pools))), strict=True))
-        for group, knows in groups:
-            if not group.window:
-                keys = keys[: next((number for number, key in enumerate(keys) if not knows(key)), len(keys))]
-        found = len(keys)
+        extend_keys(sequence, most, self.block_size)
+        groups = list(zip(self.groups, (self._here if marks is None else marks).of(sequence), strict=True))
+        found = most
+        for group, is_here in groups:
+            if not group.window and (missing := is_here.find(0, 0, found)) >= 0:
+                found = missing
+        windows = [(group, is_here) for group, is_here in groups if group.window]
         while found:
-            missing = (self._last_missing(group, knows, keys, found) for group, knows in groups if group.window)
-            least = min(missing, default=found)
-            if least == found:
+            behind = [
+                is_here.rfind(1, 0, missing) + 1  # who begins between these lacks the block before
+                for group, is_here in windows
+                if (missing := is_here.rfind(0, self._first_seen(group, found), found)) >= 0
+            ]
+            if not behind:
                 break
-            found = least
+            found = min(behind)
         return found
 
-    def _known_of(self, elsewhere: Elsewhere | None, group: int) -> Callable[[bytes], bool]:
-        """Return what says whether a block of a group is here, or elsewhere."""
-        pool = self.pools[group]
-        if elsewhere is None:
-            return pool.knows
-        return lambda key: pool.knows(key) or elsewhere.knows(group, key)
+    def marks_with(self, knows: Callable[[int, bytes], bool], changes: SequenceOf[BlockChanges]) -> BlockMarks:
+        """Return the marks, by group, of blocks that are here or that somebody else `knows`."""
 
-    def _last_missing(
-        self, group: BlockGroup, knows: Callable[[bytes], bool], keys: list[bytes], num_blocks: int
-    ) -> int:
-        """Return the last block missing in the window behind the first `num_blocks`, or this number if none is."""
-        seen = range(num_blocks - 1, self._first_seen(group, num_blocks) - 1, -1)
-        return next((number for number in seen if not knows(keys[number])), num_blocks)
+        def test(group: int, is_here: Callable[[bytes], bool], key: bytes) -> bool:
+            return is_here(key) or knows(group, key)
+
+        tests = [partial(test, group, pool.knows) for group, pool in enumerate(self.pools)]
+        return BlockMarks(tests, [*(pool.changes for pool in self.pools), *changes])
 
     def num_shared(self, sequence: Sequence, num_blocks: int) -> tuple[int, ...]:
         """Return, per group, how many of the first blocks that `find` has found are in use by others."""
-        keys = sequence.block_keys
-        return tuple(
-            sum(pool.is_used(key) for key in keys[self._first_seen(group, num_blocks) : num_blocks])
-            for group, pool in zip(self.groups, self.pools, strict=True)
-        )
+        return self._count(self._used.of(sequence), 1, num_blocks)
+
+    def num_lacking(self, sequence: Sequence, num_blocks: int, marks: BlockMarks | None = None) -> tuple[int, ...]:
+        """Return, per group, how many of the first blocks that `find` has found are not here, or known of `marks`."""
+        return self._count((self._here if marks is None else marks).of(sequence), 0, num_blocks)
+
+    def _count(self, marks: list[bytearray], mark: int, num_blocks: int) -> tuple[int, ...]:
+        """Return, per group, how many blocks have a mark that the position behind the first `num_blocks` sees."""
+        groups = zip(self.groups, marks, strict=True)
+        return tuple(each.count(mark, self._first_seen(group, num_blocks), num_blocks) for group, each in groups)
 
     def lacking(self, sequence: Sequence, num_blocks: int) -> list[BlockName]:
         """Return which of the first blocks that `find` has found are not here, in the order of the text."""
-        keys = sequence.block_keys[:num_blocks]
+        keys, here = sequence.block_keys, self._here.of(sequence)
         firsts = [self._first_seen(group, num_blocks) for group in self.groups]
+        missing = [each.find(0, first, num_blocks) for each, first in zip(here, firsts, strict=True)]
         return [
-            BlockName(group, key)
-            for number, key in enumerate(keys)
-            for group, pool in enumerate(self.pools)
-            if number >= firsts[group] and not pool.knows(key)
+            BlockName(group, keys[number])
+            for number in range(min((number for number in missing if number >= 0), default=num_blocks), num_blocks)
+            for group, is_here in enumerate(here)
+            if number >= firsts[group] and not is_here[number]
         ]
 
     def claim(self, sequence: Sequence, num_blocks: int) -> list[tuple[BlockName, int]]:
@@ -194,6 +198,7 @@ class BlockManager:
             lacking.append((name, block))
         sequence.num_covered = num_blocks * self.block_size
         sequence.num_known = num_blocks
+        _forget_marks(sequence)
         return lacking
 
     def know(self, sequence: Sequence, num_positions: int) -> None:
@@ -269,3 +274,9 @@ class BlockManager:
             needed = group.blocks_needed(length, num_queries, self.block_size)
             lacking.append(max(min(needed, group.num_blocks) - held, 0))
         return tuple(lacking)
+
+
+def _forget_marks(sequence: Sequence) -> None:
+    """Take it that nobody asks which of a sequence's blocks are there while it has its own."""
+    sequence.block_marks.clear()
+    sequence.block_numbers.clear()

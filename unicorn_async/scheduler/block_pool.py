@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from unicorn_async.scheduler.block_changes import BlockChanges
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Sequence as SequenceOf
@@ -25,6 +27,7 @@ class BlockPool:
         self._idle: dict[int, None] = {}  # known blocks without users, the one that is idle longest first
         self._keys: dict[int, bytes] = {}
         self._known: dict[bytes, int] = {}
+        self.changes = BlockChanges()  # of what is known, and of what of that has users
         self.notes_released = False  # whether somebody asks for `first_released`
         self._released: dict[int, None] = {}  # known blocks that a sequence had to its end, the last ones of it first
         self.add(blocks)
@@ -50,7 +53,9 @@ class BlockPool:
             block = self._take_free(after)
         else:
             block = next(iter(self._idle))
-            del self._idle[block], self._known[self._keys.pop(block)]
+            key = self._keys.pop(block)
+            del self._idle[block], self._known[key]
+            self.changes.note(key)
             self._released.pop(block, None)
         self._users[block] = 1
         return block
@@ -74,6 +79,7 @@ class BlockPool:
             self._released.pop(known, None)
             self._give_back(known)
         self._known[key], self._keys[block] = block, key
+        self.changes.note(key)
 
     def knows(self, key: bytes) -> bool:
         """Whether there is a block that holds this."""
@@ -86,7 +92,9 @@ class BlockPool:
     def share(self, key: bytes) -> int:
         """Use the block that holds this; there is one."""
         block = self._known[key]
-        self._idle.pop(block, None)
+        if block in self._idle:
+            del self._idle[block]
+            self.changes.note(key)
         self._users[block] = self._users.get(block, 0) + 1
         return block
 
@@ -131,6 +139,7 @@ class BlockPool:
             if block in self._keys:
                 if is_idle:
                     self._idle[block] = None
+                    self.changes.note(self._keys[block])
                 if self.notes_released and not is_passed:
                     self._released.pop(block, None)
                     self._released[block] = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from unicorn_async.scheduler.block_changes import BlockChanges
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Sequence as SequenceOf
@@ -31,6 +33,7 @@ class HostSlots:
         self._known: dict[bytes, int] = {}  # the one that was used last is the last
         self._filled: set[int] = set()  # slots that are known
         self._pins: Counter[int] = Counter()
+        self.changes = BlockChanges()  # of what is here
 
     def add(self, count: int) -> None:
         """Have so many slots more."""
@@ -61,6 +64,7 @@ class HostSlots:
                 return None
             slot = self._known.pop(oldest)
             self._filled.remove(slot)
+            self.changes.note(oldest)
         self._pins[slot] += 1
         return slot
 
@@ -69,6 +73,7 @@ class HostSlots:
         if key not in self._known:
             self._known[key] = slot
             self._filled.add(slot)
+            self.changes.note(key)
 
     def use(self, key: bytes) -> None:
         """Note that a block is used now; harmless for one that is not here."""
@@ -107,6 +112,7 @@ class KeptBlocks:
         self.slots = tuple(HostSlots() for _ in block_nbytes)
         self.disk_limit = disk_limit
         self.disk_bytes = 0
+        self._disk_changes = BlockChanges()
         self._on_disk: dict[BlockName, int] = {}  # sizes of files; the one that was used last is the last
         self._num_unwritten = [0 for _ in block_nbytes]
 
@@ -115,9 +121,18 @@ class KeptBlocks:
         """Blocks that lie on the disk."""
         return len(self._on_disk)
 
+    @property
+    def changes(self) -> list[BlockChanges]:
+        """Changes of what is here, in slots or on the disk."""
+        return [self._disk_changes, *(slots.changes for slots in self.slots)]
+
     def knows(self, group: int, key: bytes) -> bool:
         """Whether a block is here."""
-        return self.slots[group].find(key) is not None or BlockName(group, key) in self._on_disk
+        return self.is_in_slot(group, key) or BlockName(group, key) in self._on_disk
+
+    def is_in_slot(self, group: int, key: bytes) -> bool:
+        """Whether the host's memory has a block."""
+        return self.slots[group].find(key) is not None
 
     def is_on_disk(self, name: BlockName) -> bool:
         """Whether the disk has a block."""
@@ -140,17 +155,20 @@ class KeptBlocks:
     def find_on_disk(self, sizes: Mapping[BlockName, int]) -> None:
         """Begin with what a disk has, the block that was used longest ago first."""
         self._on_disk = dict(sizes)
+        self._disk_changes.note_all()
         self.disk_bytes = sum(sizes.values())
 
     def add_to_disk(self, name: BlockName, nbytes: int) -> None:
         """Note that a block is on the disk."""
         self.drop_from_disk(name)
         self._on_disk[name] = nbytes
+        self._disk_changes.note(name.key)
         self.disk_bytes += nbytes
 
     def drop_from_disk(self, name: BlockName) -> None:
         """Note that a block is not on the disk; harmless where it was not."""
         self.disk_bytes -= self._on_disk.pop(name, 0)
+        self._disk_changes.note(name.key)
 
     def use_in_slots(self, names: Iterable[BlockName]) -> None:
         """Note that blocks are used now, the last of them last."""
@@ -177,4 +195,5 @@ class KeptBlocks:
     def stay_on_disk(self, sizes: Mapping[BlockName, int]) -> None:
         """Take it that blocks for which room was to be made are there still, and are the first to go again."""
         self._on_disk = {**sizes, **self._on_disk}
+        self._disk_changes.note_all()
         self.disk_bytes = sum(self._on_disk.values())

@@ -12,9 +12,9 @@ from unicorn_async.scheduler.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.scheduler.block_manager import BlockManager
+    from unicorn_async.scheduler.block_marks import BlockMarks
     from unicorn_async.scheduler.kept_blocks import KeptBlocks
     from unicorn_async.scheduler.sequence import Sequence
 
@@ -68,6 +68,9 @@ class KeptPrefixes(Prefixes):
         self.restores: deque[Restore] = deque()  # to begin with, for who copies; one a sequence that runs, at most
         self._restoring: dict[Sequence, Restore] = {}
         self._unpaid: Sequence | None = None  # who waits for a place, and is faster computed
+        in_slots = [slots.changes for slots in kept.slots]
+        self._anywhere = self._blocks.marks_with(kept.knows, kept.changes)
+        self._in_memory = self._blocks.marks_with(kept.is_in_slot, in_slots)
         for pool in self._blocks.pools:
             pool.notes_released = True
 
@@ -153,7 +156,7 @@ class KeptPrefixes(Prefixes):
 
     def _reached(self, sequence: Sequence) -> int:
         """Return how many blocks a sequence can begin behind with what is kept."""
-        return self._blocks.find(sequence, self._most(sequence), self.kept)
+        return self._blocks.find(sequence, self._most(sequence), self._anywhere)
 
     def _wait(self, sequence: Sequence, lacking: deque[tuple[BlockName, int]], here: int) -> None:
         """Have a sequence wait for what it lacks, which has its places; its blocks from `here` on are to come."""
@@ -180,15 +183,11 @@ class KeptPrefixes(Prefixes):
                 del self._to_come[key]
 
     def _pays(self, sequence: Sequence, found: int, reached: int) -> bool:
-        names = self._elsewhere(sequence, reached)
-        nbytes = sum(self.kept.block_nbytes[group] for group, _ in names)
-        from_disk = self._disk_bytes(names)
+        nbytes = self._nbytes(sequence, reached)
+        from_disk = self._nbytes(sequence, reached, self._in_memory)
         return self.costs.pays((reached - found) * self._blocks.block_size, nbytes, from_disk)
 
-    def _elsewhere(self, sequence: Sequence, num_blocks: int) -> list[BlockName]:
-        """Return what of that which a sequence can begin behind has to be brought back."""
-        return self._blocks.lacking(sequence, num_blocks)
-
-    def _disk_bytes(self, names: SequenceOf[tuple[int, bytes]]) -> int:
-        kept = self.kept
-        return sum(kept.block_nbytes[group] for group, key in names if kept.slots[group].find(key) is None)
+    def _nbytes(self, sequence: Sequence, num_blocks: int, marks: BlockMarks | None = None) -> int:
+        """Return the size of what a sequence can begin behind and is not here, or known of marks."""
+        numbers = self._blocks.num_lacking(sequence, num_blocks, marks)
+        return sum(number * nbytes for number, nbytes in zip(numbers, self.kept.block_nbytes, strict=False))

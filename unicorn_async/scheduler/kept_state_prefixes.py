@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
+from unicorn_async.scheduler.block_marks import BlockMarks
 from unicorn_async.scheduler.kept_blocks import BlockName
 from unicorn_async.scheduler.kept_prefixes import BlockCopy, KeptPrefixes, Released
 from unicorn_async.scheduler.state_copies import GivenState
@@ -31,6 +33,7 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         StatePrefixes.__init__(self, blocks, copies, kept_tokens)
         self._begin_keeping(kept)
         self._group = len(blocks.pools)
+        self._kept_states = BlockMarks([partial(kept.knows, self._group)], kept.changes)
         self._running: set[Sequence] = set()
         self._unsaved: dict[bytes, int] = {}  # copies, and of how many blocks their text is; the oldest first
         self._awaited: dict[Sequence, bytes] = {}  # copies, pinned, that sequences begin with in their first steps
@@ -44,7 +47,7 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         if found and not self._copies.knows(keys[found - 1]):
             row = self._copies.take()
             if row is None:  # steps are about to fill all of them
-                found = self._last_copied(sequence, keys, self._blocks.find(sequence, len(keys)))
+                found = self._last_copied(sequence, self._blocks.find(sequence, len(keys)))
         if row is None and not self._blocks.lacking(sequence, found):
             StatePrefixes.begin(self, sequence, found)
             return
@@ -133,15 +136,18 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         self._awaited[sequence] = key
 
     def _reached(self, sequence: Sequence) -> int:
-        keys, copies, kept = self._keys(sequence), self._copies, self.kept
-        for number in range(self._blocks.find(sequence, len(keys), kept), 0, -1):
-            key = keys[number - 1]
-            is_there = copies.knows(key) or (copies.has_room and kept.knows(self._group, key))
-            if is_there and self._blocks.find(sequence, number, kept) == number:
-                return number
-        return 0
+        reached = self._blocks.find(sequence, len(self._keys(sequence)), self._anywhere)
+        copied = self._copied(sequence, reached)
+        kept = self._kept_states.of(sequence)[0] if self._copies.has_room else b""
+        while reached:
+            here = next((number for number in copied if number <= reached), 0)
+            reached = max(here, kept.rfind(1, 0, reached) + 1)
+            if self._blocks.find(sequence, reached, self._anywhere) == reached:
+                break
+            reached -= 1
+        return reached
 
-    def _elsewhere(self, sequence: Sequence, num_blocks: int) -> list[BlockName]:
-        names = super()._elsewhere(sequence, num_blocks)
-        key = sequence.block_keys[num_blocks - 1]
-        return names if self._copies.knows(key) else [*names, BlockName(self._group, key)]
+    def _nbytes(self, sequence: Sequence, num_blocks: int, marks: BlockMarks | None = None) -> int:
+        nbytes, key = super()._nbytes(sequence, num_blocks, marks), sequence.block_keys[num_blocks - 1]
+        is_there = marks is not None and self.kept.is_in_slot(self._group, key)
+        return nbytes if is_there or self._copies.knows(key) else nbytes + self.kept.block_nbytes[self._group]

@@ -55,7 +55,8 @@ class Prefixes:
             return None
         most = self._most(sequence)
         found = self._blocks.find(sequence, most)
-        coming = takewhile(lambda key: self._is_coming(key, self._to_come), sequence.block_keys[found:most])
+        behind = map(sequence.block_keys.__getitem__, range(found, most))
+        coming = takewhile(lambda key: self._is_coming(key, self._to_come), behind)
         *_, sequence.awaited_key = None, *coming
         return found if sequence.awaited_key is None else None
 

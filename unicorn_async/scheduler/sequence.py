@@ -10,6 +10,7 @@ from unicorn_async.scheduler.request import FinishReason
 if TYPE_CHECKING:
     from unicorn_async.pooling import Embedded
     from unicorn_async.sampling_params import SamplingParams
+    from unicorn_async.scheduler.block_changes import Remembered
     from unicorn_async.scheduler.proposer import Proposer
 
 _NONE: frozenset[int] = frozenset()
@@ -68,6 +69,8 @@ class Sequence:
     first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
     num_covered: int = 0  # positions that each of the tables has room for
     block_keys: list[bytes] = field(default_factory=list)  # of its first blocks, by their tokens and all before them
+    block_numbers: dict[bytes, int] = field(default_factory=dict)  # of these keys, while it waits for a place
+    block_marks: dict[object, Remembered] = field(default_factory=dict)  # of them meanwhile, by who asks
     awaited_key: bytes | None = None  # while it waits for a place: the last of what a running sequence is to have first
     num_known: int = 0  # of its first blocks, as far as they are known by their keys
     num_found: int = 0  # positions that it found computed when it got its state

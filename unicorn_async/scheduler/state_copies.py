@@ -6,6 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unicorn_async.scheduler.sequence import Sequence
 
 
@@ -46,6 +48,11 @@ class StateCopies:
     def knows(self, key: bytes) -> bool:
         """Whether there is a copy of the state behind a text."""
         return key in self._known
+
+    @property
+    def keys(self) -> Iterable[bytes]:
+        """The texts of which there is a copy of the state behind them."""
+        return self._known.keys()
 
     @property
     def has_free(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from unicorn_async.scheduler.block_keys import extend_keys
+from unicorn_async.scheduler.block_keys import extend_keys, number_keys
 from unicorn_async.scheduler.prefixes import Prefixes
 from unicorn_async.scheduler.state_copies import GivenState, KeptState
 
@@ -49,18 +49,16 @@ class StatePrefixes(Prefixes):
             return None
         keys = self._keys(sequence)
         there = self._blocks.find(sequence, len(keys))
-        found = self._last_copied(sequence, keys, there)
+        found = self._last_copied(sequence, there)
         self._plan_parting(keys, there, found)
-        behind = reversed(keys[found:]) if self._planned else iter(())
-        planned = (key for key in behind if self._is_coming(key, self._planned))
-        sequence.awaited_key = next(planned, None)
+        sequence.awaited_key = self._last_planned(sequence, found, len(keys))
         return found if sequence.awaited_key is None else None
 
     def expect(self, sequence: Sequence) -> None:
         """See `Prefixes`."""
         keys = self._keys(sequence)
         there = self._blocks.find(sequence, len(keys))
-        self._plan_parting(keys, there, self._last_copied(sequence, keys, there))
+        self._plan_parting(keys, there, self._last_copied(sequence, there))
 
     def begin(self, sequence: Sequence, found: int) -> None:
         """See `Prefixes`."""
@@ -142,10 +140,27 @@ class StatePrefixes(Prefixes):
         most = self._most(sequence)
         return extend_keys(sequence, most, self._blocks.block_size)[:most]
 
-    def _last_copied(self, sequence: Sequence, keys: list[bytes], there: int) -> int:
+    def _last_copied(self, sequence: Sequence, there: int) -> int:
         """Return behind how many blocks a sequence can begin: there is a copy, and what windows see from there."""
-        behind = (number for number in range(there, 0, -1) if self._copies.knows(keys[number - 1]))
+        behind = self._copied(sequence, there)
         return next((number for number in behind if self._blocks.find(sequence, number) == number), 0)
+
+    def _copied(self, sequence: Sequence, most: int) -> list[int]:
+        """Return behind how many blocks of a sequence, of `most`, there are copies, the last ones first."""
+        numbers = number_keys(sequence)
+        return sorted(
+            (number + 1 for key in self._copies.keys if (number := numbers.get(key, most)) < most), reverse=True
+        )
+
+    def _last_planned(self, sequence: Sequence, found: int, most: int) -> bytes | None:
+        """Return the last of a sequence's blocks behind which a running one is to make a copy, of those not found."""
+        if not self._planned:
+            return None
+        numbers = number_keys(sequence)
+        coming = (
+            key for key in self._planned if found <= numbers.get(key, -1) < most and self._is_coming(key, self._planned)
+        )
+        return max(coming, key=numbers.__getitem__, default=None)
 
     def _plan_parting(self, keys: list[bytes], there: int, found: int) -> None:
         """Have a running sequence make a copy where another one with these keys is about to part from it."""
