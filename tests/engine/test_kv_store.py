@@ -24,7 +24,11 @@ from unicorn_async.kv_store.block_file import write_block
 from unicorn_async.kv_store.disk_tier import DiskTier
 from unicorn_async.kv_store.store import KVStore
 from unicorn_async.memory import states
+from unicorn_async.sampling_params import SamplingParams
+from unicorn_async.scheduler.block_keys import extend_keys
 from unicorn_async.scheduler.fetch_costs import FetchCosts
+from unicorn_async.scheduler.kept_blocks import BlockName
+from unicorn_async.scheduler.sequence import Sequence
 
 from .answers import answer, prompt_of
 from .kv_writer import FULL, NUM_WHOLE, WRITTEN
@@ -108,6 +112,40 @@ async def test_a_restart_finds_what_was_computed_before_to_the_bit(disk: Path, o
         assert engine.stats().prompt_tokens_found == 2 * 144
         assert (store.counters.read_blocks, store.counters.failures) == (store.counters.restored_blocks, 0)
         assert store.counters.read_blocks >= 18
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen3_5"])
+async def test_a_beginning_that_always_has_a_user_is_found_after_a_crash(
+    model: str, disk: Path, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_alike = [[*PROMPTS[0], *PROMPTS[seed][:40]] for seed in (1, 2)]
+    async with open_engine(model, prefix_cache=False) as engine:
+        expected = (await answer(engine, begun_alike[1], max_tokens=4)).ids
+    async with open_engine(model, kv_disk_bytes=64 << 20) as engine:
+        store = await ready_store(engine)
+        loop, most = engine._loop, SamplingParams(max_tokens=300, ignore_eos=True)
+        held = engine.stream(PROMPTS[0], most)
+        await anext(held)
+        await answer(engine, begun_alike[0], max_tokens=4)
+        assert loop._scheduler.num_running == 1
+        monkeypatch.setattr(loop._scheduler, "schedule", lambda **_: None)  # so that it does not end
+        keys = extend_keys(Sequence("r", tuple(PROMPTS[0]), most, seed=0), 9, 16)
+        names = [
+            *(BlockName(0, key) for key in keys),
+            *(BlockName(group, keys[-1]) for group in range(len(store.kept.slots))),
+        ]
+        while not all(map(store.kept.is_on_disk, names)):
+            loop._keeper.wake()
+            await asyncio.sleep(0.01)
+        shutil.copytree(disk, tmp_path / "crashed")
+        monkeypatch.undo()
+        await held.aclose()
+    shutil.rmtree(disk)
+    shutil.copytree(tmp_path / "crashed", disk)
+    async with open_engine(model, kv_disk_bytes=64 << 20) as engine:
+        await ready_store(engine)
+        assert (await answer(engine, begun_alike[1], max_tokens=4)).ids == expected
+        assert engine.stats().prompt_tokens_found == 144
 
 
 def flip(file: Path) -> None:

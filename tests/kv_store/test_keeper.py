@@ -173,3 +173,53 @@ async def test_a_system_without_threads_costs_the_hosts_memory(
     assert None not in taken
     assert not await keeper._save_some()
     assert store.problems == ["allocating the host's memory: toy memory: the system allows none of 1 threads"]
+
+
+async def test_what_always_has_a_user_is_written_when_the_steps_are_over_that_may_write_it(store: ToyStore) -> None:
+    keeper = keeper_of(store)
+    prefixes, pool = keeper._prefixes, keeper._prefixes._blocks.pools[0]
+    used_by(pool, NAMES[:2])
+    left = used_by(pool, NAMES[:2])
+    prefixes.take_copies()  # a step is scheduled
+    pool.free(reversed(left))
+    await save_and_write(keeper)
+    assert not store.folder.files
+    prefixes.commit(())
+    await save_and_write(keeper)
+    assert store.folder.noted == NAMES[1::-1]
+    assert not store.kept.slots[0]._pins
+    prefixes.commit(())
+    await save_and_write(keeper)
+    assert store.counters.stored_blocks == 2
+
+
+def test_what_is_in_use_is_not_copied_to_the_host_alone(store: ToyStore) -> None:
+    prefixes = keeper_of(store)._prefixes
+    pool = prefixes._blocks.pools[0]
+    used_by(pool, NAMES[:2])
+    pool.free(reversed(used_by(pool, NAMES[:2])))
+    assert prefixes.take_released(1 << 20, wants_disk=False).copies == []
+
+
+def test_a_block_that_was_in_use_and_is_another_sequence_s_meanwhile_is_not_copied(store: ToyStore) -> None:
+    prefixes = keeper_of(store)._prefixes
+    pool = prefixes._blocks.pools[0]
+    held = used_by(pool, NAMES[:1])
+    pool.free(used_by(pool, NAMES[:1]))
+    prefixes.take_copies()
+    assert prefixes.take_released(1 << 20, wants_disk=True).copies == []
+    pool.free(held)
+    for _ in range(8):
+        pool.allocate()
+    pool.know(held[0], NAMES[0].key)  # by a step that is not submitted
+    prefixes.commit(())
+    assert prefixes.take_released(1 << 20, wants_disk=True).copies == []
+
+
+def test_of_what_is_in_use_no_more_is_copied_at_a_time_than_of_the_rest(store: ToyStore) -> None:
+    prefixes = keeper_of(store)._prefixes
+    pool = prefixes._blocks.pools[0]
+    used_by(pool, NAMES[:3])
+    pool.free(reversed(used_by(pool, NAMES[:3])))
+    assert [copy.name for copy in prefixes.take_released(1, wants_disk=True).copies] == [NAMES[2]]
+    assert [copy.name for copy in prefixes.take_released(1 << 20, wants_disk=True).copies] == NAMES[1::-1]

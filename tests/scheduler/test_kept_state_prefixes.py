@@ -185,3 +185,18 @@ def test_the_worlds_bring_states_back_and_lose_them_often_enough_to_mean_somethi
         num_restored += world.keeper.num_restored
         world.check_end()
     assert num_restored > 20
+
+
+@pytest.mark.parametrize("wants_disk", [False, True])
+def test_what_others_begin_with_is_saved_for_the_disk_while_its_sequence_runs(*, wants_disk: bool) -> None:
+    world = KeepingWorld(Random(0), num_copies=4)
+    world.add(TEXT, max_tokens=100)
+    for _ in range(6):
+        World.step(world)
+    assert STATES not in [copy.name.group for copy in world.prefixes.take_released(100, wants_disk=True).copies]
+    again = world.add((*TEXT, 7, 8))
+    while again.finish_reason is None:
+        World.step(world)
+    world.prefixes._unsaved = {key: size for key, size in world.prefixes._unsaved.items() if size == len(TEXT) // 4 - 1}
+    names = [copy.name.group for copy in world.prefixes.take_released(100, wants_disk=wants_disk).copies]
+    assert (STATES in names) == wants_disk

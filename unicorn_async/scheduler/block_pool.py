@@ -30,6 +30,7 @@ class BlockPool:
         self.changes = BlockChanges()  # of what is known, and of what of that has users
         self.notes_released = False  # whether somebody asks for `first_released`
         self._released: dict[int, None] = {}  # known blocks that a sequence had to its end, the last ones of it first
+        self._shared: dict[int, int] = {}  # blocks in use that somebody had to its end, and the steps until then
         self.add(blocks)
 
     @property
@@ -128,6 +129,19 @@ class BlockPool:
         """Return a block no more from `first_released` until it is freed once more."""
         del self._released[block]
 
+    def note_shared(self, block: int, num_steps: int) -> None:
+        """Have a block be returned by `first_shared`, as long as it is in use, with how many steps there were first."""
+        self._shared.setdefault(block, num_steps)
+
+    def first_shared(self) -> tuple[int, bytes, int] | None:
+        """Return the block that was noted before all others, its key, and how many steps there were."""
+        block = next(iter(self._shared), None)
+        return None if block is None else (block, self._keys[block], self._shared[block])
+
+    def forget_shared(self, block: int) -> None:
+        """Return a block no more from `first_shared` until it is noted once more."""
+        del self._shared[block]
+
     def free(self, blocks: Iterable[int], *, is_passed: bool = False) -> None:
         """Give blocks back, each for one user; `is_passed` where a window has left them behind."""
         for block in blocks:
@@ -136,6 +150,7 @@ class BlockPool:
             is_idle = not self._users[block]
             if is_idle:
                 del self._users[block]
+                self._shared.pop(block, None)
             if block in self._keys:
                 if is_idle:
                     self._idle[block] = None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.block_marks import BlockMarks
     from unicorn_async.scheduler.kept_blocks import KeptBlocks
     from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.state_copies import KeptState
 
 MOST_COPIES = 256  # of blocks at a time
 _MOST_TRIES = 2  # a sequence is computed where its blocks did not come back so often
@@ -67,6 +68,7 @@ class KeptPrefixes(Prefixes):
         self.is_open = False
         self.restores: deque[Restore] = deque()  # to begin with, for who copies; one a sequence that runs, at most
         self._restoring: dict[Sequence, Restore] = {}
+        self._num_committed = 0  # steps
         self._unpaid: Sequence | None = None  # who waits for a place, and is faster computed
         in_slots = [slots.changes for slots in kept.slots]
         self._anywhere = self._blocks.marks_with(kept.knows, kept.changes)
@@ -110,6 +112,11 @@ class KeptPrefixes(Prefixes):
             self._forget(restore.sequence)
             self._count(restore.sequence)
 
+    def commit(self, kept: Iterable[KeptState]) -> None:
+        """See `Prefixes`."""
+        super().commit(kept)
+        self._num_committed += 1
+
     def observe(self, num_tokens: int, num_decodes: int, step_s: float) -> None:
         """Note what a step took on the device, if it was mostly for prompts."""
         if num_tokens - num_decodes >= max(self._blocks.block_size, num_decodes):
@@ -123,7 +130,8 @@ class KeptPrefixes(Prefixes):
     def take_released(self, most_nbytes: int, *, wants_disk: bool) -> Released:
         """Return what is to be copied to the host of blocks that nobody has, and the slots, pinned, for it.
 
-        A block that is elsewhere already waits for those behind it in its text, which are to be copied first.
+        A block that is elsewhere already waits for those behind it in its text, which are to be copied first. One that
+        others use yet is to be copied for the disk alone: it may have users until the process ends, however that is.
         """
         copies: list[BlockCopy] = []
         used: list[BlockName] = []
@@ -143,6 +151,8 @@ class KeptPrefixes(Prefixes):
                     continue
                 if pool.is_used(key):  # and noted once more when it is not
                     pool.forget_released(block)
+                    if wants_disk:
+                        pool.note_shared(block, self._num_steps)
                     continue
                 if wants_disk and not self.kept.has_room_to_write(group, num_coming):
                     break
@@ -152,7 +162,30 @@ class KeptPrefixes(Prefixes):
                 pool.forget_released(block)
                 copies.append(BlockCopy(BlockName(group, key), block, slot))
                 most_nbytes -= nbytes
+            if wants_disk:
+                most_nbytes -= nbytes * self._take_shared(group, most_nbytes, copies, before)
         return Released(copies, used)
+
+    def _take_shared(self, group: int, most_nbytes: int, copies: list[BlockCopy], before: int) -> int:
+        """Add to copies, of which so many are other groups', what is in use; returns how many there are more.
+
+        Steps that were scheduled when a block was noted may be to write it yet, and not be submitted, until they are
+        committed.
+        """
+        pool, slots, count = self._blocks.pools[group], self.kept.slots[group], len(copies)
+        while most_nbytes > 0 and len(copies) < MOST_COPIES:
+            shared = pool.first_shared()
+            if shared is None or shared[2] > self._num_committed:
+                break
+            block, key, _ = shared
+            if not self.kept.knows(group, key):
+                slot = slots.take() if self.kept.has_room_to_write(group, len(copies) - before) else None
+                if slot is None:
+                    break
+                copies.append(BlockCopy(BlockName(group, key), block, slot))
+                most_nbytes -= self.kept.block_nbytes[group]
+            pool.forget_shared(block)
+        return len(copies) - count
 
     def _reached(self, sequence: Sequence) -> int:
         """Return how many blocks a sequence can begin behind with what is kept."""

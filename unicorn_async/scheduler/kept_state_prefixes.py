@@ -25,8 +25,8 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
     """Shares blocks and copies of states, and has both brought back: a copy is a block of a group behind all others.
 
     A copy is saved when nobody runs any more whose text it is of, or when there is no room for more of them, but for
-    that of a running answer, which another one soon replaces. One that comes back has a row, which no other copy gets
-    before its sequence has begun.
+    that of a running answer, which another one soon replaces; for a disk also when it was used again. One that comes
+    back has a row, which no other copy gets before its sequence has begun.
     """
 
     def __init__(self, blocks: BlockManager, copies: StateCopies, kept_tokens: int, kept: KeptBlocks) -> None:
@@ -36,6 +36,7 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         self._kept_states = BlockMarks([partial(kept.knows, self._group)], kept.changes)
         self._running: set[Sequence] = set()
         self._unsaved: dict[bytes, int] = {}  # copies, and of how many blocks their text is; the oldest first
+        self._used_again: set[bytes] = set()  # of these
         self._awaited: dict[Sequence, bytes] = {}  # copies, pinned, that sequences begin with in their first steps
         self._rows: dict[Sequence, tuple[bytes, int]] = {}  # for copies that are to come
 
@@ -110,23 +111,30 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
             row = self._copies.row(key)
             is_elsewhere = self.kept.knows(group, key)
             if row is None or is_elsewhere:
-                del self._unsaved[key]
+                self._forget_unsaved(key)
                 used += [BlockName(group, key)] if is_elsewhere else []
                 continue
-            if key in of_answers or (self._copies.has_free and self._is_of_running(key, num_blocks)):
+            may_wait = self._copies.has_free and not (wants_disk and key in self._used_again)
+            if key in of_answers or (may_wait and self._is_of_running(key, num_blocks)):
                 continue
             slot = self.kept.slots[group].take()
             if slot is None:
                 break
-            del self._unsaved[key]
+            self._forget_unsaved(key)
             return Released([BlockCopy(BlockName(group, key), row, slot, num_blocks)], used)
         return Released([], used)
 
     def _note(self, key: bytes, num_blocks: int) -> None:
-        self._unsaved.pop(key, None)
+        if self._unsaved.pop(key, None) is not None:
+            self._used_again.add(key)
         self._unsaved[key] = num_blocks
         if len(self._unsaved) > self._copies.count:  # while a disk is behind, some of them have gone
             self._unsaved = {one: size for one, size in self._unsaved.items() if self._copies.row(one) is not None}
+            self._used_again &= self._unsaved.keys()
+
+    def _forget_unsaved(self, key: bytes) -> None:
+        del self._unsaved[key]
+        self._used_again.discard(key)
 
     def _is_of_running(self, key: bytes, num_blocks: int) -> bool:
         return any(one.block_keys[num_blocks - 1 : num_blocks] == [key] for one in self._running)
