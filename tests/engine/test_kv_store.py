@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -180,6 +181,31 @@ def damage_all(folder: Path) -> int:
     return len(files)
 
 
+def state_files(folder: Path) -> list[Path]:
+    return list(folder.glob("*/1-*.kv"))
+
+
+async def test_a_state_that_is_cut_or_another_model_s_is_not_begun_with(
+    disk: Path, open_engine: OpenEngine, model_directory: WriteModel, tmp_path: Path
+) -> None:
+    async with open_engine("rwkv7", kv_disk_bytes=64 << 20) as engine:
+        await ready_store(engine)
+        expected = (await answer(engine, PROMPTS[0], max_tokens=4)).ids
+    (file,) = state_files(disk)
+    other = shutil.copytree(model_directory("rwkv7"), tmp_path / "model")
+    os.utime(other / "model.safetensors", ns=(1, 1))
+    async with open_engine(other, kv_disk_bytes=64 << 20) as engine:
+        await ready_store(engine)
+        assert (await answer(engine, PROMPTS[0], max_tokens=4)).ids == expected
+        assert engine.stats().prompt_tokens_found == 0
+    cut(file)
+    async with open_engine("rwkv7", kv_disk_bytes=64 << 20) as engine:
+        await ready_store(engine)
+        assert file not in state_files(disk)
+        assert (await answer(engine, PROMPTS[0], max_tokens=4)).ids == expected
+        assert engine.stats().prompt_tokens_found == 0
+
+
 async def test_damaged_files_are_computed_anew(disk: Path, open_engine: OpenEngine) -> None:
     async with open_engine("llama", kv_disk_bytes=64 << 20) as engine:
         await ready_store(engine)
@@ -328,12 +354,6 @@ def test_options_that_exclude_a_store_are_refused(options: dict[str, object], me
         EngineConfig(kv_host_bytes=1 << 20, **options)  # type: ignore[arg-type]
 
 
-async def test_a_model_without_a_kv_cache_has_no_store(open_engine: OpenEngine) -> None:
-    with pytest.raises(ConfigError, match="kv_host_bytes: RWKV7ForCausalLM has no KV cache, and its states are not"):
-        async with open_engine("rwkv7", kv_host_bytes=1 << 20):
-            pass
-
-
 async def test_one_with_states_of_fixed_size_has_no_store_without_memory_for_copies(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,7 +363,7 @@ async def test_one_with_states_of_fixed_size_has_no_store_without_memory_for_cop
             pass
 
 
-@pytest.mark.parametrize("model", ["lfm2", "qwen3_5"])
+@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7"])
 async def test_states_of_fixed_size_come_back_from_the_host_with_their_blocks(
     model: str, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,7 +382,7 @@ async def test_states_of_fixed_size_come_back_from_the_host_with_their_blocks(
         assert engine.memory.heaps[0].plan_agrees
 
 
-@pytest.mark.parametrize("model", ["lfm2", "qwen3_5"])
+@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7"])
 async def test_a_restart_finds_states_of_fixed_size_to_the_bit_and_computes_without_a_damaged_one(
     model: str, disk: Path, open_engine: OpenEngine
 ) -> None:

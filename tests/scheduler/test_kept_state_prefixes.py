@@ -52,9 +52,15 @@ class KeepingWorld(World):
     """A world whose blocks and copies go to slots and to a disk, and come back."""
 
     def __init__(
-        self, choice: Random, *, num_slots: tuple[int, int] = (40, 8), fails: float = 0.0, **given: int
+        self,
+        choice: Random,
+        *,
+        num_slots: tuple[int, int] = (40, 8),
+        block_nbytes: int = 1,
+        fails: float = 0.0,
+        **given: int,
     ) -> None:
-        kept = KeptBlocks([1, 1], disk_limit=choice.choice((40, 200)))
+        kept = KeptBlocks([block_nbytes, 1], disk_limit=choice.choice((40, 200)))
         for slots, count in zip(kept.slots, num_slots, strict=True):
             slots.add(count)
         super().__init__(kept=kept, **given)  # type: ignore[arg-type]
@@ -200,3 +206,17 @@ def test_what_others_begin_with_is_saved_for_the_disk_while_its_sequence_runs(*,
     world.prefixes._unsaved = {key: size for key, size in world.prefixes._unsaved.items() if size == len(TEXT) // 4 - 1}
     names = [copy.name.group for copy in world.prefixes.take_released(100, wants_disk=wants_disk).copies]
     assert (STATES in names) == wants_disk
+
+
+def test_of_blocks_that_lie_nowhere_a_state_alone_comes_back() -> None:
+    world = KeepingWorld(Random(0), num_copies=1, num_blocks=30, num_slots=(0, 8), block_nbytes=0)
+    world.add(TEXT)
+    world.run()
+    world.save_all()
+    assert [name.group for name in world.keeper.disk] in ([], [STATES])
+    world.add(tuple(range(500, 600)))  # which takes the only row, and blocks of the text
+    world.run()
+    again = world.add((*TEXT, 7, 8))
+    assert world.run() == 6 + 3
+    assert again.num_prompt_found == 76
+    world.check_end()

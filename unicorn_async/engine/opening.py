@@ -256,7 +256,7 @@ def _check_kv_store(options: EngineConfig, files: ModelFiles, device: Device, pl
     if options.keeps_blocks:
         from unicorn_async.kv_store.store import check_copies, check_kv_store  # few starts have one
 
-        check_kv_store(options, files.config, device.info)
+        check_kv_store(options, device.info)
         check_copies(options, plan.states)
 
 
@@ -275,7 +275,6 @@ def _open_kv_store(
     from unicorn_async.kv_store.model_key import model_key
     from unicorn_async.kv_store.store import KVStore
 
-    assert kv_pool is not None, "nothing else attends"
     key = partial(model_key, files.origin, files.plan, files.config, options)
     places = BlockPlaces(kv_pool, FixedStates.of(files.config, allocator.slices, plan.states.num_copies))
     store = KVStore(device, places, options.kv_host_bytes, options.kv_disk_bytes, kept_blocks_directory(), key)

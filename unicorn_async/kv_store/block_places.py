@@ -53,35 +53,42 @@ class FixedStates:
 
 
 class BlockPlaces:
-    """The groups of blocks, and behind these one of states, where there are some."""
+    """The groups of blocks, and behind these one of states, where there are some.
 
-    def __init__(self, pool: KVPool, states: FixedStates | None) -> None:
+    Without a pool blocks lie nowhere, and are of no size, in one group.
+    """
+
+    def __init__(self, pool: KVPool | None, states: FixedStates | None) -> None:
         self._pool = pool
         self._states = states
 
     @property
     def nbytes(self) -> tuple[int, ...]:
         """Size of a block, by group."""
-        blocks = tuple(self._pool.block_nbytes(group) for group in range(self._pool.num_groups))
+        pool = self._pool
+        blocks = (0,) if pool is None else tuple(map(pool.block_nbytes, range(pool.num_groups)))
         return blocks if self._states is None else (*blocks, self._states.nbytes)
 
     @property
     def shares(self) -> tuple[int, ...]:
         """Bytes of all blocks that there may be, by group."""
-        counts = [self._pool.most_blocks(group) for group in range(self._pool.num_groups)]
+        pool = self._pool
+        counts = [0] if pool is None else list(map(pool.most_blocks, range(pool.num_groups)))
         counts += [] if self._states is None else [self._states.num_copies]
         return tuple(size * count for size, count in zip(self.nbytes, counts, strict=True))
 
     @property
     def least(self) -> tuple[int, ...]:
         """Blocks that there has to be room for elsewhere, by group."""
-        return (_FEW_BLOCKS,) * self._pool.num_groups + (() if self._states is None else (PASSING_STATES,))
+        blocks = (0,) if self._pool is None else (_FEW_BLOCKS,) * self._pool.num_groups
+        return blocks + (() if self._states is None else (PASSING_STATES,))
 
     def parts(self, group: int, block: int) -> Sequence[tuple[Buffer, NDArray[np.uint64]]]:
         """Return a block's parts in their order: in which buffer, and (parts, 2), where there and how many bytes."""
         pool = self._pool
-        if self._states is not None and group == pool.num_groups:
+        if self._states is not None and group == len(self.nbytes) - 1:
             return tuple(self._states.parts(block))
+        assert pool is not None, "what lies nowhere is not copied"
         device, first, stride = pool.place(group, block)
         nbytes = pool.part_nbytes(group)
         parts = np.empty((pool.block_nbytes(group) // nbytes, 2), np.uint64)

@@ -24,7 +24,8 @@ class SlotMemory:
     """Slots of each group, a block in each, allocated piece by piece; close it when no copy is pending.
 
     A slot has the block's keys and values of one layer after the other, or all layers' states. The groups divide
-    `nbytes` as `shares` say, whole numbers that are not all 0, and have the `least` number of slots each at least. One
+    `nbytes` as `shares` say, whole numbers that are not all 0, and have the `least` number of slots each at least; one
+    whose blocks are of no size needs none. One
     thread at a time calls `grow`. Any may copy a slot's bytes, also one that comes behind the end.
     """
 
@@ -35,11 +36,12 @@ class SlotMemory:
         self.block_nbytes = tuple(block_nbytes)
         whole = sum(shares)
         self.counts = tuple(
-            max(nbytes * share // whole // size, few)
+            max(nbytes * share // whole // max(size, 1), few)
             for share, size, few in zip(shares, block_nbytes, least, strict=True)
         )
         self._per_piece = tuple(
-            min(max(_PIECE_BYTES // size, 1), count) for size, count in zip(block_nbytes, self.counts, strict=True)
+            min(max(_PIECE_BYTES // max(size, 1), 1), count)
+            for size, count in zip(block_nbytes, self.counts, strict=True)
         )
         self._pieces: tuple[list[Buffer], ...] = tuple([] for _ in block_nbytes)
         self.nbytes = 0  # that are allocated, or about to be

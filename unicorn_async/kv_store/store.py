@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.kv_store.block_places import BlockPlaces
     from unicorn_async.memory.states import StatePlan
-    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.kept_blocks import BlockName
 
 _NUM_THREADS = 4  # that read, or write
@@ -36,15 +35,12 @@ _END_S = 2.0  # for what they are at, at the end
 _log = logging.getLogger(__name__)
 
 
-def check_kv_store(options: EngineConfig, model: ModelSpec, info: DeviceInfo) -> None:
+def check_kv_store(options: EngineConfig, info: DeviceInfo) -> None:
     """Refuse a store that could not work.
 
     Raises:
-        ConfigError: the model has no keys and values, or the device's memory is the host's.
+        ConfigError: the device's memory is the host's.
     """
-    if not model.attends:
-        name = _asked(options)
-        raise ConfigError(f"{name}: {model.architecture} has no KV cache, and its states are not kept without one")
     if options.kv_host_bytes is not None and info.type is DeviceType.INTEGRATED:
         raise ConfigError(f"kv_host_bytes: {info.name} has the host's memory, and the KV cache may take it itself")
 

@@ -127,8 +127,8 @@ class KeptBlocks:
         return [self._disk_changes, *(slots.changes for slots in self.slots)]
 
     def knows(self, group: int, key: bytes) -> bool:
-        """Whether a block is here."""
-        return self.is_in_slot(group, key) or BlockName(group, key) in self._on_disk
+        """Whether a block is here, or of no size: it is nowhere, and nothing of it is ever lacking."""
+        return not self.block_nbytes[group] or self.is_in_slot(group, key) or BlockName(group, key) in self._on_disk
 
     def is_in_slot(self, group: int, key: bytes) -> bool:
         """Whether the host's memory has a block."""

@@ -53,7 +53,7 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
             StatePrefixes.begin(self, sequence, found)
             return
         here = self._blocks.find(sequence, found)
-        lacking = deque(self._blocks.claim(sequence, found))
+        lacking = self._without_empty(self._blocks.claim(sequence, found))
         self._begin_behind(sequence, found)
         key = keys[found - 1]
         if row is None:
@@ -135,6 +135,16 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
     def _forget_unsaved(self, key: bytes) -> None:
         del self._unsaved[key]
         self._used_again.discard(key)
+
+    def _without_empty(self, lacking: Iterable[tuple[BlockName, int]]) -> deque[tuple[BlockName, int]]:
+        """Return what has to be brought back, and know blocks of no size."""
+        left: deque[tuple[BlockName, int]] = deque()
+        for name, block in lacking:
+            if self.kept.block_nbytes[name.group]:
+                left.append((name, block))
+            else:
+                self._blocks.pools[name.group].know(block, name.key)
+        return left
 
     def _is_of_running(self, key: bytes, num_blocks: int) -> bool:
         return any(one.block_keys[num_blocks - 1 : num_blocks] == [key] for one in self._running)
