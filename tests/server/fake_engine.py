@@ -174,6 +174,7 @@ class FakeEngine:
         self.grammars: list[Grammar] = []
         self.grammar_clients: list[str] = []
         self.refused_grammar: Exception | None = None
+        self.compiling: asyncio.Event | None = None  # what grammars wait for
         self.called = asyncio.Event()
         self.loaded = asyncio.Event()
         self.loaded.set()
@@ -288,6 +289,8 @@ class FakeEngine:
     async def check_grammar(self, grammar: Grammar, *, client: str = "") -> None:
         self.grammars.append(grammar)
         self.grammar_clients.append(client)
+        if self.compiling is not None:
+            await self.compiling.wait()
         if self.refused_grammar is not None:
             raise self.refused_grammar
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -19,11 +20,14 @@ from tests.engine.conftest import cache_folder, device_info, model_directory, op
 from tests.guidance.schemas import SCHEMAS
 from tests.server.conftest import serving
 from tests.server.fake_engine import words
+from tests.server.ws_client import connected
 from unicorn_async.errors import GrammarBusyError, GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar, GrammarKind
+from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from tests.engine.conftest import OpenEngine
     from tests.server.conftest import Served
@@ -352,3 +356,39 @@ async def test_objects_of_strict_schemas_have_the_properties_that_these_name(
     found = json.loads(grammar.source)
     closed = [part.get("additionalProperties") is False for part in (found, found["properties"]["a"])]
     assert closed == [strict, strict]
+
+
+async def test_a_server_that_ends_tells_those_who_wait_for_a_grammar(
+    serve_with: Callable[[ServerOptions], AbstractAsyncContextManager[Served]], engine: FakeEngine
+) -> None:
+    engine.compiling = asyncio.Event()
+    form, name = {"structured_outputs": {"regex": "[0-9]{9}"}}, f"resp_{'c' * 32}"
+    response = {"input": "Hi", **form}
+    chat = {"messages": [{"role": "user", "content": "Hi"}], **form}
+    named = {**response, "background": True, "response_id": name}
+    asked = [
+        ("/v1/responses", response),
+        ("/v1/responses", {**response, "stream": True}),
+        ("/v1/chat/completions", {**chat, "stream": True}),
+        ("/v1/completions", {"prompt": "Hi", **form}),
+        ("/v1/responses", named),
+    ]
+    async with (
+        asyncio.timeout(120),
+        serve_with(ServerOptions(shutdown_timeout_s=60)) as served,
+        httpx.AsyncClient(base_url=served.url, timeout=120) as client,
+        connected(served.ws_url) as socket,
+    ):
+        posts = [asyncio.create_task(client.post(path, json=body)) for path, body in asked]
+        await socket.create("Hi", **form)
+        await socket.create("Hi")
+        await socket.send({"type": "response.cancel", "response_id": "resp_none"})
+        assert (await socket.receive())["status"] == 404  # so all before it are in their stream
+        while len(engine.grammars) <= len(asked):
+            assert (await client.get("/ready")).status_code == 200
+        served.task.cancel()
+        answers = [(answer.status_code, answer.json()) for answer in [await post for post in posts]]
+        events = [await socket.receive() for _ in range(2)]
+    for status, told in [*answers, *[(event["status"], event) for event in events]]:
+        assert (status, told["error"]["code"]) == (503, "engine_closed")
+        assert "shutting down" in told["error"]["message"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from unicorn_async.server.ending import Ending
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.template_options import TemplateOptions
 from unicorn_async.server.request_context import asking
@@ -31,8 +31,7 @@ class Prompts:
 
     def __init__(self) -> None:
         self._tokenizing: Tokenizing | None = None
-        self._waits: set[asyncio.Timeout] = set()  # one for each text under way
-        self._end: UnicornError | None = None
+        self._ending = Ending()
 
     def begin(self) -> None:
         """Have threads for it."""
@@ -40,10 +39,7 @@ class Prompts:
 
     def end(self, cause: UnicornError) -> None:
         """Have everybody who waits for a text, or is going to, get an error. A second call does nothing."""
-        if self._end is None:
-            self._end = cause
-            for wait in self._waits:
-                wait.reschedule(0.0)
+        self._ending.come(cause)
 
     def close(self) -> None:
         """End the threads."""
@@ -94,19 +90,8 @@ class Prompts:
         Raises:
             UnicornError: as `encode`, and the cause of the end, if that comes before it.
         """
-        if self._end is not None:
-            raise self._end
-        wait = asyncio.timeout(None)
-        try:
-            async with wait:
-                self._waits.add(wait)
-                return await self._encoded(tokenizer, num_chars, encode)
-        except TimeoutError:
-            if self._end is None or not wait.expired():
-                raise
-            raise self._end from None
-        finally:
-            self._waits.discard(wait)
+        async with self._ending.cuts_short():
+            return await self._encoded(tokenizer, num_chars, encode)
 
     async def _encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
         tokenizing, client = self._tokenizing, asking.get().name

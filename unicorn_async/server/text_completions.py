@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import GrammarError, UnicornError
+from unicorn_async.errors import GrammarError
 from unicorn_async.server.choices import Choices, seeded
 from unicorn_async.server.completions import begin_all, begin_each, head_of
 from unicorn_async.server.fitting import fitted, with_recommended
 from unicorn_async.server.protocol.completion_answer import CompletionAnswer, TextCompletion
 from unicorn_async.server.protocol.errors import naming
-from unicorn_async.server.request_context import asking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -79,13 +78,9 @@ async def _check_form(model: ServedModel, wanted: AnswerFormat) -> None:
     if wanted.grammar is None:
         return
     try:
-        await model.engine.check_grammar(wanted.grammar, client=asking.get().name)
+        await model.check_grammar(wanted.grammar)
     except GrammarError as exc:
         raise wanted.refusal(exc) from exc
-    except UnicornError as exc:
-        if not model.engine.has_failed:
-            raise
-        raise model.explained(exc) from exc
 
 
 async def _no_answer() -> AsyncGenerator[Token, None]:

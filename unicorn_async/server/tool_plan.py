@@ -14,14 +14,13 @@ from unicorn_async.calls.calls_alone import CallsAlone
 from unicorn_async.calls.harmony import is_harmony, marks_of
 from unicorn_async.calls.harmony_reader import HarmonyReader
 from unicorn_async.calls.tool import ToolMode
-from unicorn_async.errors import GrammarError, UnicornError
+from unicorn_async.errors import GrammarError
 from unicorn_async.grammar import Grammar, GrammarKind
 from unicorn_async.server.protocol.chat_answer import ChatAnswer
 from unicorn_async.server.protocol.chat_calls import CallingChatAnswer
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 from unicorn_async.server.protocol.responses_calls import CallingResponsesAnswer
-from unicorn_async.server.request_context import asking
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from unicorn_async.calls.calls_alone import AnswerReader
     from unicorn_async.calls.tool import ToolUse
-    from unicorn_async.engine.types import EngineAPI
     from unicorn_async.sampling_params import SamplingParams
     from unicorn_async.server.protocol.answer_format import AnswerFormat
     from unicorn_async.server.protocol.chat_request import ChatRequest
@@ -207,29 +205,19 @@ async def with_grammar(model: ServedModel, plan: ToolPlan, request: ResponsesReq
     Raises:
         ApiError: it can't be used, and the field is named; or the engine has failed.
         GrammarLostError: the process that compiles it has ended.
+        EngineClosedError: the model is on its way out.
     """
-    try:
-        grammar = await checked_grammar(model.engine, plan, request.tools, request.format)
-    except UnicornError as exc:
-        if not model.engine.has_failed:
-            raise
-        raise model.explained(exc) from exc
+    grammar = await _checked_grammar(model, plan, request.tools, request.format)
     return request.sampling if grammar is None else replace(request.sampling, grammar=grammar)
 
 
-async def checked_grammar(
-    engine: EngineAPI, plan: ToolPlan, tools: ToolRequest, wanted: AnswerFormat
+async def _checked_grammar(
+    model: ServedModel, plan: ToolPlan, tools: ToolRequest, wanted: AnswerFormat
 ) -> Grammar | None:
-    """Return the grammar of an answer, compiled.
-
-    Raises:
-        ApiError: it can't be used; the field that is to blame is named.
-    """
-    client = asking.get().name
     try:
         grammar = plan.grammar(wanted)
         if grammar is not None:
-            await engine.check_grammar(grammar, client=client)
+            await model.check_grammar(grammar)
         return grammar
     except GrammarError as exc:
         if not plan.use.callable:
@@ -237,7 +225,7 @@ async def checked_grammar(
         reason = exc
     for tool, name in zip(plan.use.tools, tools.names, strict=True):  # which of them it is
         try:
-            await engine.check_grammar(Grammar.json_schema(tool.parameters, strict=tool.strict), client=client)
+            await model.check_grammar(Grammar.json_schema(tool.parameters, strict=tool.strict))
         except GrammarError as exc:
             raise ApiError(f"{name}: {exc}", code="invalid_function_parameters", param=name) from exc
     raise plan.refusal(wanted, reason) from reason
