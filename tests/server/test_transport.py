@@ -318,7 +318,7 @@ class Pipe(asyncio.Transport):
         self.abort()
 
 
-async def websocket_on(pipe: Pipe, options: ServerOptions | None = None) -> WebSocketProtocol:
+async def websocket_on(pipe: Pipe, options: ServerOptions | None = None, *, is_open: bool = True) -> WebSocketProtocol:
     async def app(scope: object, receive: object, send: object) -> None:
         await asyncio.Event().wait()
 
@@ -327,6 +327,10 @@ async def websocket_on(pipe: Pipe, options: ServerOptions | None = None) -> WebS
     protocol = WebSocketProtocol(Port.of(options or ServerOptions()), **arguments)
     protocol.connection_made(pipe)
     await given(protocol, UPGRADE % b"/")
+    if is_open:
+        await protocol.send({"type": "websocket.accept", "subprotocol": None, "headers": []})
+        protocol.stop_keepalive()
+        pipe.written.clear()
     return protocol
 
 
@@ -339,7 +343,7 @@ async def given(protocol: WebSocketProtocol, data: bytes) -> None:
 
 async def test_a_handshake_that_a_server_s_end_leaves_unanswered_is_refused() -> None:
     pipe = Pipe()
-    protocol = await websocket_on(pipe)
+    protocol = await websocket_on(pipe, is_open=False)
     protocol.shutdown()
     head, body = b"".join(pipe.written).split(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ") and b"retry-after: 1" in head
@@ -435,8 +439,7 @@ async def test_a_line_of_the_log_says_why_a_websocket_was_closed(
             writer.write(frames)
             assert (await reader.read())[2:4] == code.to_bytes(2)
         else:
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
+            assert (await reader.read()).partition(b"\r\n\r\n")[2][2:4] == code.to_bytes(2)
         port = writer.get_extra_info("sockname")[1]
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [(str(port) in record.getMessage(), record.exc_info) for record in records] == [(True, None)]
@@ -504,9 +507,6 @@ async def test_a_message_in_a_million_parts_takes_what_it_has() -> None:
 async def test_of_many_who_wait_to_write_one_fills_the_buffer() -> None:
     pipe = Pipe()
     protocol = await websocket_on(pipe)
-    await protocol.send({"type": "websocket.accept", "subprotocol": None, "headers": []})
-    protocol.stop_keepalive()
-    pipe.written.clear()
     protocol.pause_writing()
     write = pipe.write
 
@@ -671,3 +671,24 @@ async def test_a_line_of_the_log_says_why_a_websocket_was_refused(
             async with connected(served.ws_url):
                 pass
     assert ["connections are busy" in record.getMessage() for record in caplog.records] == [True]
+
+
+CLOSE = from_client(Opcode.CLOSE, (1000).to_bytes(2))
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "behind"])
+@pytest.mark.parametrize("close", [CLOSE, from_client(Opcode.CLOSE, b"")], ids=["code", "empty"])
+@pytest.mark.parametrize("key", [b"good", b"wrong"])
+async def test_a_close_right_behind_a_handshake_comes_after_its_answer(
+    serve_with: ServeWith, caplog: pytest.LogCaptureFixture, before: bytes, close: bytes, key: bytes
+) -> None:
+    asked = (UPGRADE % b"/v1/responses").replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer %s\r\n\r\n" % key)
+    options = ServerOptions(api_keys=(ApiKey("it", "good"),))
+    async with serve_with(options) as served, raw(served) as (reader, writer), asyncio.timeout(120):
+        writer.write(before + asked + close)
+        answers = await reader.read()
+    status, rest = (b"101", close[:1]) if key == b"good" else (b"401", b'{"error"')
+    *_, head, body = answers.split(b"\r\n\r\n")
+    assert head.rpartition(b"HTTP/1.1 ")[2].startswith(status) and body.startswith(rest)
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.exc_info for record in records] == [None] * (key == b"wrong")

@@ -42,11 +42,11 @@ _SLICE_BYTES = 512  # of what came, made frames of at a time
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One websocket; whoever sends waits while the peer has not taken what was sent.
 
-    A peer gets so many frames handled in one turn of the event loop, and one message, which the application takes
-    before the next one, and all connections of its address get no more: what else came waits, and nothing is read. One
-    that floods the websocket with frames which ask for nothing is sent away (1008), and so is one whose message does
-    not come whole in time; what has come of it counts as its client's, and is given up (1013) where that has too much
-    under way, or is too large for a key (1009).
+    Nothing is taken before the handshake is answered. A peer gets so many frames handled in one turn of the event
+    loop, and one message, which the application takes before the next one, and all connections of its address get no
+    more: what else came waits, and nothing is read. One that floods the websocket with frames which ask for nothing is
+    sent away (1008), and so is one whose message does not come whole in time; what has come of it counts as its
+    client's, and is given up (1013) where that has too much under way, or is too large for a key (1009).
     """
 
     def __init__(self, port: Port, **arguments: Any) -> None:
@@ -81,7 +81,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _take_some(self) -> None:
         num_frames = 0
-        while num_frames < MAX_TURN_FRAMES and not self.read_paused and not self.transport.is_closing():
+        while num_frames < MAX_TURN_FRAMES and not self._has_to_wait and not self.transport.is_closing():
             if self._frames_held:
                 self.conn.events.append(self._frames_held.popleft())
                 self.handle_events()
@@ -98,8 +98,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._frames_held.clear()
             return
         self.transport.pause_reading()
-        if not self.read_paused:
+        if not self._has_to_wait:
             self._go_on()
+
+    @property
+    def _has_to_wait(self) -> bool:
+        """Whether what came waits for the application, to take a message or to answer the handshake."""
+        return self.read_paused or (self.handshake_initiated and not self.handshake_complete)
 
     def _count(self) -> None:
         """Count what has come of a message; a whole one is refused by who takes it, where there is no room for it."""
@@ -133,9 +138,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._turns.take(address_of(self.client), self._take)
 
     def _parse(self) -> None:
-        """Make frames of a slice; a handshake that is none, which by itself nobody would hear of, is refused."""
-        part = bytes(self._held[:_SLICE_BYTES])
-        del self._held[:_SLICE_BYTES]
+        """Make frames of a slice, and of the handshake's lines one by one: what is behind it comes after its answer.
+
+        A handshake that is none, which by itself nobody would hear of, is refused.
+        """
+        end = _SLICE_BYTES
+        if not self.handshake_initiated:
+            end = self._held.find(b"\n", 0, end) + 1 or end
+        part = bytes(self._held[:end])
+        del self._held[:end]
         self.conn.receive_data(part)
         if self.conn.parser_exc is not None:
             self.handle_parser_exception()
@@ -264,19 +275,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _end(self, reason: str) -> None:
         logger.warning("the websocket of client %s is closed: %s", self.client, reason)
-        if self.conn.close_sent is None:  # it was not even opened
-            self.transport.abort()
-        else:
-            super().handle_parser_exception()
+        super().handle_parser_exception()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send when there is room: of many that wait for it, one after the other."""
         while not self.writable.is_set():
             await self.writable.wait()
         await super().send(message)
-        if message["type"] == "websocket.close":
-            if not self.transport.is_closing():
-                self._idle.begin(self)  # until the peer's own close
+        if message["type"] == "websocket.close" and not self.transport.is_closing():
+            self._idle.begin(self)  # until the peer's own close
+        if message["type"] in ("websocket.accept", "websocket.close"):
             self._go_on()
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True  # it was refused, in order
