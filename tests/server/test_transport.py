@@ -692,3 +692,28 @@ async def test_a_close_right_behind_a_handshake_comes_after_its_answer(
     assert head.rpartition(b"HTTP/1.1 ")[2].startswith(status) and body.startswith(rest)
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.exc_info for record in records] == [None] * (key == b"wrong")
+
+
+async def test_a_server_that_ends_drops_those_who_read_nothing_without_a_word(
+    serve_with: ServeWith, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = asyncio.Event()
+    pause = HttpProtocol.pause_writing
+
+    def paused(of: HttpProtocol) -> None:
+        pause(of)
+        is_full.set()
+
+    monkeypatch.setattr(HttpProtocol, "pause_writing", paused)
+    async with (
+        asyncio.timeout(120),
+        serve_with(ServerOptions(shutdown_timeout_s=0.05)) as served,
+        raw(served) as (_, writer),
+    ):
+        writer.transport.pause_reading()
+        while not is_full.is_set():
+            writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 10)
+            await asyncio.sleep(0)
+        served.task.cancel()
+        await asyncio.wait((served.task,))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

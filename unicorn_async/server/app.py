@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from unicorn_async.server.fronted import Fronted
 
 logger = logging.getLogger(__name__)
+
+_CANCEL_S = 1  # from when clients are cut off until what goes on without them is cancelled
 
 
 def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starlette:
@@ -128,7 +131,12 @@ async def serve(
             app = application(service, service.models)
         with _uvicorn_config(app, service.options) as config:
             address = address_of(sock, encrypted=service.options.tls is not None)
-            server = _Server(config, on_ready=lambda: _announce(address, on_ready), on_stop=service.stop)
+            server = _Server(
+                config,
+                on_ready=lambda: _announce(address, on_ready),
+                on_stop=service.stop,
+                shutdown_timeout_s=service.options.shutdown_timeout_s,
+            )
             drain = service.drain if service.options.drain_s else None
             renew = service.keys.ask if service.options.api_key_file is not None else None
             with obey_signals(server, drain, service.options.drain_s, renew=renew):
@@ -185,7 +193,7 @@ def _config(
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=cast("int", options.idle_timeout_s),  # it is given to the loop, which takes fractions
-        timeout_graceful_shutdown=max(1, round(options.shutdown_timeout_s)),
+        timeout_graceful_shutdown=math.ceil(options.shutdown_timeout_s) + _CANCEL_S,
         backlog=BACKLOG,
     )
 
@@ -194,9 +202,15 @@ class _Server(uvicorn.Server):
     """uvicorn's server, which leaves signals alone: it would raise them again at the end, before the engine closes."""
 
     def __init__(
-        self, config: uvicorn.Config, *, on_ready: Callable[[], None], on_stop: Callable[[], Awaitable[None]]
+        self,
+        config: uvicorn.Config,
+        *,
+        on_ready: Callable[[], None],
+        on_stop: Callable[[], Awaitable[None]],
+        shutdown_timeout_s: float,
     ) -> None:
         super().__init__(config)
+        self._shutdown_timeout_s = shutdown_timeout_s
         self._on_ready = on_ready
         self._on_stop = on_stop
 
@@ -211,6 +225,15 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._on_stop()  # before uvicorn closes the websockets
-        await super().shutdown(sockets=sockets)
+        drop = asyncio.get_running_loop().call_later(self._shutdown_timeout_s, self._drop)
+        try:
+            await super().shutdown(sockets=sockets)
+        finally:
+            drop.cancel()
         if self.force_exit:  # then uvicorn leaves it to who cancels all tasks, and logs that as a failure
             await self.lifespan.shutdown()
+
+    def _drop(self) -> None:
+        """Cut off who has not taken the end of its answers; whatever writes to it ends by that."""
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
