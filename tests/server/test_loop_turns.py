@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 from unicorn_async.server.loop_turns import LoopTurns
 
@@ -42,3 +43,24 @@ async def test_one_that_fails_takes_no_other_along() -> None:
         await asyncio.sleep(0)
     assert acted == ["a", "b", "c", "b again"]
     assert told == [failure]
+
+
+async def test_each_acts_outside_of_the_request_that_made_room_for_it() -> None:
+    request = ContextVar("request", default="none")
+    turns, acted = LoopTurns(), list[tuple[str, str]]()
+
+    def act(name: str) -> None:
+        acted.append((name, request.get()))
+
+    def act_within() -> None:
+        act("a3")
+        turns.take("b", lambda: act("b"))
+        asyncio.get_running_loop().call_soon(act, "a3's own")
+
+    request.set("a's")
+    turns.take("a", lambda: act("a1"))
+    turns.take("a", lambda: act("a2"))
+    turns.take("a", act_within)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert acted == [(name, "none") for name in ("a1", "a2", "a3", "b", "a3's own")]
