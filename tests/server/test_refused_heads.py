@@ -11,6 +11,7 @@ import h11
 import pytest
 
 from tests.server.test_transport import raw
+from unicorn_async.server import observer
 from unicorn_async.server.strict_http import StrictConnection
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ async def test_what_is_no_http_is_shown_as_text(served: Served, data: bytes, rea
 async def test_a_server_that_ends_tells_who_has_sent_half_of_a_request(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, observer.__name__)
     async with raw(served) as (reader, writer), asyncio.timeout(120):
         writer.write(BEGUN.replace(b"\r\n\r\n", b"\r\nexpect: 100-continue\r\n\r\n"))
         assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # so that it is read
@@ -100,3 +102,5 @@ async def test_a_server_that_ends_tells_who_has_sent_half_of_a_request(
     assert json.loads(body)["error"]["code"] == "engine_closed"
     await asyncio.wait((served.task,))
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    told = [record.getMessage() for record in caplog.records if record.name == observer.__name__]
+    assert [": 503 after " in line for line in told] == [True]

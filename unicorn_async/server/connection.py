@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 ABORT = "unicorn_async.abort"  # a function that drops the connection at once
 HALF_CLOSED = "unicorn_async.half_closed"  # an event: the client sends nothing more, and may be gone
 UNFINISHED = "unicorn_async.unfinished"  # a function that has what comes of a websocket's messages counted in a lease
+ANSWERED = "unicorn_async.answered"  # the status that the connection itself has answered with, in the endpoint's place
 LEASES = "unicorn_async.leases"  # what the request holds, given back at its end
 
 

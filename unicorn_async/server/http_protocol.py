@@ -11,7 +11,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unicorn_async.errors import EngineClosedError
-from unicorn_async.server.connection import ABORT, HALF_CLOSED
+from unicorn_async.server.connection import ABORT, ANSWERED, HALF_CLOSED
 from unicorn_async.server.port import address_of
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
@@ -129,6 +129,8 @@ class HttpProtocol(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None:
+            if not self.cycle.response_started:
+                self.cycle.scope["state"][ANSWERED] = error.status
             self.cycle.disconnected = True  # who answers has nobody any more
             self.cycle.message_event.set()
         self.transport.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
 
+from unicorn_async.server.connection import ANSWERED
 from unicorn_async.server.request_context import RequestContext, current
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Observer:
         try:
             await self._app(scope, receive, named)
         finally:
+            status = scope.get("state", {}).get(ANSWERED, status)
             route = getattr(scope.get("route"), "path", None)
             method = scope["method"] if route is not None else "other"  # a stranger's words are no labels
             self._metrics.requests[method, route or "none", status] += 1
