@@ -26,12 +26,13 @@ from unicorn_async.server.http_protocol import HttpProtocol
 from unicorn_async.server.keys import ApiKey
 from unicorn_async.server.listener import bind, drop_silent
 from unicorn_async.server.port import Port
+from unicorn_async.server.request_context import RequestContext, current
 from unicorn_async.server.stall import StallWatch, Unread
 from unicorn_async.server.strict_http import MAX_TURN_EVENTS, StrictConnection
 from unicorn_async.server.websocket_protocol import MAX_IDLE_FRAMES, MAX_TURN_FRAMES, WebSocketProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from tests.server.conftest import Served
@@ -717,3 +718,44 @@ async def test_a_server_that_ends_drops_those_who_read_nothing_without_a_word(
         served.task.cancel()
         await asyncio.wait((served.task,))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+class Askers(logging.Handler):
+    """Notes whose request each line is of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.seen: list[str | None] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        context = current.get()
+        self.seen.append(None if context is None else f"{context.request_id} of {context.client.partition(' ')[0]}")
+
+
+@pytest.fixture
+def askers() -> Iterator[Askers]:
+    handler, log = Askers(), logging.getLogger("unicorn_async.server")
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+
+
+async def test_a_line_about_a_websocket_is_of_its_own_request(serve_with: ServeWith, askers: Askers) -> None:
+    asked = UPGRADE % b"/v1/responses"
+    options = ServerOptions(api_keys=(ApiKey("anna", "good"),))
+    async with serve_with(options) as served, raw(served) as (reader, writer), asyncio.timeout(120):
+        writer.write(asked[:-2] + b"x-request-id: hers\r\nauthorization: Bearer good\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(from_client(Opcode.TEXT, b"{}"))
+        await reader.readuntil(b"}")
+        writer.write(from_client(Opcode.CONT, b"the rest of nothing"))
+        await reader.read()
+    assert askers.seen == ["hers of anna"]
+
+
+async def test_a_line_about_who_has_to_go_is_of_no_request(askers: Askers) -> None:
+    unread, pipe = Unread(150_000), Pipe()
+    current.set(RequestContext("hers", "anna"))
+    unread.add(pipe, 100_000)
+    unread.add(Pipe(), 100_000)
+    assert pipe.is_closing() and askers.seen == [None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import copy_context
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +17,7 @@ class Unread:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sizes: dict[asyncio.Transport, int] = {}
+        self._context = copy_context()  # of no request: who has to go is not who writes
 
     def add(self, transport: asyncio.Transport, size: int) -> None:
         """Count the bytes that wait in a connection."""
@@ -23,7 +25,8 @@ class Unread:
         while sum(self._sizes.values()) > self._limit:
             oldest = next(iter(self._sizes))
             peer, size = oldest.get_extra_info("peername"), self._sizes.pop(oldest)
-            logger.warning("client %s is cut off: %d bytes wait for it, too much beside others'", peer, size)
+            text = "client %s is cut off: %d bytes wait for it, too much beside others'"
+            self._context.copy().run(logger.warning, text, peer, size)
             oldest.abort()
 
     def remove(self, transport: asyncio.Transport) -> None:

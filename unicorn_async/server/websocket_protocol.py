@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextvars import copy_context
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._held = bytearray()
         self._frames_held: deque[Event] = deque()
         self._waits = False  # for its turn
+        self._context = copy_context()  # of the application, once that takes messages
 
     def data_received(self, data: bytes) -> None:
         """Take what came; what one turn of the event loop has no time for is held, and nothing more is read."""
@@ -76,6 +78,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _take(self) -> None:
         """Take of what is held as much as one turn may, up to a message; what is behind it waits for its end."""
         self._waits = False
+        self._context.copy().run(self._take_and_count)
+
+    def _take_and_count(self) -> None:
         self._take_some()
         self._count()
 
@@ -291,6 +296,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next message, and have what came behind it taken in a turn to come."""
+        self._context = copy_context()
         message = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused, self._num_queued_bytes = False, 0
