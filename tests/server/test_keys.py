@@ -67,6 +67,11 @@ def test_a_key_without_a_name_is_the_same_client_wherever_its_line_stands(tmp_pa
         (b"anna s-1\nanna s-2\n", ["anna", "twice"]),
         (b"anna s-1\nben s-1\n", ["two names"]),
         (b"anna s-1\xff\n", ["not UTF-8"]),
+        (b"ben s-2 use\ns-1 use\n", ["line 2", "the right 'use'", "NAME KEY RIGHTS"]),
+        (b"s-1 Metrics use\n", ["line 1", "the right 'metrics'", "NAME KEY RIGHTS"]),
+        (b"s-1 max_requests=4\n", ["line 1", "max_requests", "NAME KEY RIGHTS"]),
+        (b"s-1 # of anna\n", ["line 1", "a comment"]),
+        (b"manage\n", ["line 1", "the right 'manage'", "NAME KEY RIGHTS"]),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_without_a_key_in_the_message(

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _MAX_FILE_BYTES = 1 << 20
 _REQUESTS = "max_requests="
+_COMMENT = "#"
+_ORDER = "the order is NAME KEY RIGHTS, or a key alone"
 _NAME_DIGITS = 8  # of the hash that names a key: too few to find the key by
 
 
@@ -41,8 +43,8 @@ class ApiKey:
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
     """Read a file of keys, one a line: `NAME KEY [RIGHT …] [max_requests=N]`, or a key alone. `#` begins a comment.
 
-    A key without a right named has all of them. One without a name has one made of the key, so that it is the same
-    client wherever its line stands.
+    A key behind a name and without a right has all of them, and so has a key alone. One without a name has one made of
+    the key, so that it is the same client wherever its line stands.
 
     Raises:
         ConfigError: the file can't be read, holds no key, or a line is none; no message has a key in it.
@@ -60,7 +62,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
     keys: list[ApiKey] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
-        if words and not words[0].startswith("#"):
+        if words and not words[0].startswith(_COMMENT):
             keys.append(_parse(words, f"{path}, line {number}"))
     if not keys:
         raise ConfigError(f"{path}: expected an API key a line, got none")
@@ -91,12 +93,13 @@ def check_keys(keys: list[ApiKey] | tuple[ApiKey, ...]) -> None:
 
 
 def _parse(words: list[str], where: str) -> ApiKey:
+    _check_order(words, where)
     if len(words) == 1:
         return ApiKey(f"key {hashlib.sha256(words[0].encode()).hexdigest()[:_NAME_DIGITS]}", words[0])
     name, key, *rest = words
     rights, max_requests = set[Right](), None
     for word in rest:
-        if word.startswith("#"):
+        if word.startswith(_COMMENT):
             break
         if word.startswith(_REQUESTS):
             value = word.removeprefix(_REQUESTS)
@@ -110,3 +113,14 @@ def _parse(words: list[str], where: str) -> ApiKey:
             known = ", ".join(right.value for right in Right)
             raise ConfigError(f"{where}: expected {known} or max_requests=N behind the key of {name!r}") from None
     return ApiKey(name, key, frozenset(rights) or ALL_RIGHTS, max_requests)
+
+
+def _check_order(words: list[str], where: str) -> None:
+    """Refuse a line whose key is none: its name, which the log has, would be the key."""
+    key = words[min(1, len(words) - 1)].lower()
+    if key in {right.value for right in Right}:
+        raise ConfigError(f"{where}: expected a key, got the right {key!r}; {_ORDER}")
+    if key.startswith(_REQUESTS):
+        raise ConfigError(f"{where}: expected a key, got the limit max_requests; {_ORDER}")
+    if key.startswith(_COMMENT):
+        raise ConfigError(f"{where}: expected a key, got a comment; a comment has a line of its own, or follows rights")
