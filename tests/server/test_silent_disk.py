@@ -53,12 +53,21 @@ async def test_a_disk_that_is_silent_is_told_of_and_what_is_to_be_kept_is_refuse
         assert [(await ask()).status_code for _ in range(2)] == [200, 200]
         refused = await ask()
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_failed")
-        assert "store false" in refused.json()["error"]["message"] and int(refused.headers["retry-after"]) > 0
+        message = refused.json()["error"]["message"]
+        assert message.startswith("the disk that responses are kept on takes no more now ("), message
+        assert message.endswith("): ask again later, or with store false, which has the answer made and not kept")
+        assert int(refused.headers["retry-after"]) > 0
         assert len(engine.calls) == 2
         async with asyncio.timeout(120):
             while "nothing came within" not in str(await store_error()):
                 pass
-        assert "unicorn_store_failing 1\n" in (await client.get("/metrics")).text
+        health = await client.get("/health")
+        told = {"store": "responses can't be kept on disk: nothing came within 10 s"}
+        assert (health.status_code, health.json()["error"], health.json()["outages"]) == (200, None, told)
+        assert (await client.get("/ready")).status_code == 200, "what is not to be kept goes on"
+        found = (await client.get("/metrics")).text
+        assert 'unicorn_outage{part="store"} 1\n' in found
+        assert "unicorn_store_failing 1\n" in found and "unicorn_well 1\n" in found
         unknown = await client.get("/v1/responses/resp_nothere")
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "store_failed")
         assert (await ask(store=False)).status_code == 200
@@ -67,6 +76,8 @@ async def test_a_disk_that_is_silent_is_told_of_and_what_is_to_be_kept_is_refuse
         async with asyncio.timeout(120):
             while await store_error() is not None:
                 pass
+        assert (await client.get("/health")).json()["outages"] == {}
+        assert 'unicorn_outage{part="store"} 0\n' in (await client.get("/metrics")).text
         assert (await ask()).status_code == 200
 
 
@@ -216,7 +227,7 @@ async def test_a_disk_that_is_slow_for_long_is_no_error_of_its_and_refuses_who_w
     monkeypatch.setattr(archive_module, "DISK_TIMEOUT_S", 0.01)
     archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=tmp_path / "a.db"))
     archive.keep(entry("a"))
-    with pytest.raises(ApiError, match="store false makes one that is not"):
+    with pytest.raises(ApiError, match=r"too many wait to be written.*store false"):
         await archive.admit()
     assert archive.state.error is None
     goes_on.set()

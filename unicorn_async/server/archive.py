@@ -36,6 +36,11 @@ class ArchiveState:
     num_unkept: int  # that it did not take
     num_files_lost: int  # deleted or replaced while they were in use
 
+    @property
+    def outages(self) -> dict[str, str]:
+        """What can't be had now, and why, as an engine's outages are; what is not to be kept goes on meanwhile."""
+        return {} if self.error is None else {"store": f"responses can't be kept on disk: {self.error}"}
+
     def to_json(self) -> dict[str, object]:
         """Return what `/health` says of it."""
         return {
@@ -135,7 +140,10 @@ class Archive:
                     await asyncio.sleep(0)  # what has just been written is taken off
         if len(self._unwritten) > MAX_UNWRITTEN and not self._is_ending:
             self._tell_silence()
-            raise _failed("a response to be kept can't be made: store false makes one that is not")
+            why = self.state.error or "too many wait to be written"
+            what = f"the disk that responses are kept on takes no more now ({why})"
+            way_out = "ask again later, or with store false, which has the answer made and not kept"
+            raise ApiError(f"{what}: {way_out}", status=503, code="store_failed")
 
     async def written(self) -> None:
         """Wait until the disk has, or has not taken, what was sent to it, is silent for long, or the end has come."""

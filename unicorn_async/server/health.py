@@ -27,14 +27,18 @@ def is_ready(state: ModelState) -> bool:
     return state.status in (ModelStatus.LOADING, ModelStatus.READY) and _outage(state) is None
 
 
-def outages(state: ModelState) -> dict[str, str]:
-    """Return what an open model needs and can't have now, and why."""
+def outages(state: ModelState, store: ArchiveState) -> dict[str, str]:
+    """Return what an open model needs, or responses that are to be kept, and can't have now, and why."""
+    return _model_outages(state) | store.outages
+
+
+def _model_outages(state: ModelState) -> dict[str, str]:
     return state.model.engine.outages if state.model is not None else {}
 
 
 def _outage(state: ModelState) -> str | None:
     """Why texts, or conversations, can't be taken, though the engine is well; others go on without the rest."""
-    found = outages(state)
+    found = _model_outages(state)
     return found.get("tokenizer", found.get("chat_template"))
 
 
@@ -52,7 +56,7 @@ def health(
         "can_switch": can_switch,
         "error": state.error or _outage(state),
         "waits_for": state.waits_for,
-        "outages": outages(state),
+        "outages": outages(state, store),
         "store": store.to_json(),
     }
     if keys is not None:

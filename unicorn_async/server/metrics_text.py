@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-PARTS = ("tokenizer", "long_texts", "chat_template", "grammars")  # of which there may be an outage
+PARTS = ("tokenizer", "long_texts", "chat_template", "grammars", "store")  # of which there may be an outage
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _Sample = tuple["Mapping[str, str]", float]
@@ -87,7 +87,7 @@ def _add_state(out: Exposition, state: ModelState, store: ArchiveState) -> None:
     """What `/health` says, as far as somebody may have to be called for it."""
     out.add("unicorn_ready", "gauge", "Whether requests are taken.", int(is_ready(state)))
     out.add("unicorn_well", "gauge", "Whether /health is 200.", int(is_well(state)))
-    found = outages(state)
+    found = outages(state, store)
     parts = [({"part": part}, int(part in found)) for part in PARTS]
     out.add("unicorn_outage", "gauge", "Whether what requests need can't be had now.", parts)
     out.add("unicorn_store_failing", "gauge", "Whether the disk took no response.", int(store.error is not None))

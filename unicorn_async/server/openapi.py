@@ -65,7 +65,7 @@ OPERATIONS = (
     Operation("post", "/v1/models/load", "Load a model in place of the one that is served.", "LoadRequest"),
     Operation("post", "/v1/models/unload", "Unload the model.", "UnloadRequest"),
     Operation("post", "/v1/models/placement", "Say where a model would lie.", "PlacementRequest"),
-    Operation("get", "/health", "Say how server, model and device are.", is_open=True),
+    Operation("get", "/health", "Say how server, model and device are, and what can't be had now.", is_open=True),
     Operation("get", "/ready", "Say whether requests are taken.", is_open=True),
     Operation("get", "/metrics", "Return counters for Prometheus.", media=(_TEXT,)),
     Operation("get", "/openapi.json", "Return this description.", is_open=True),
