@@ -108,6 +108,30 @@ async def test_a_file_that_cant_be_used_leaves_the_keys_as_they_were(
 
 
 @pytest.mark.usefixtures("without_terminal")
+async def test_a_name_keeps_its_responses_under_a_new_key_and_nothing_of_what_was_computed_for_the_old_one(
+    file: Path, engine: FakeEngine
+) -> None:
+    async with serving(engine, options_of(file)) as served, httpx.AsyncClient(base_url=served.url) as client:
+        kept = (await client.post("/v1/responses", json=ASK, headers=bearer("a-1"))).json()["id"]
+        begun = await client.post("/v1/responses", json={**ASK, "background": True}, headers=bearer("a-1"))
+        names = (kept, begun.json()["id"])
+        async with asyncio.timeout(120):
+            while '"completed"' not in (await client.get(f"/v1/responses/{names[1]}", headers=bearer("a-1"))).text:
+                pass
+        await renewed(client, file, "anna a-2 use\nben b-1 use\n")
+        for response_id in names:
+            found = [
+                (await client.get(f"/v1/responses/{response_id}", headers=bearer(key))).status_code
+                for key in ("a-1", "a-2", "b-1", "own")
+            ]
+            assert found == [401, 200, 404, 404], response_id
+        further = {**ASK, "previous_response_id": kept}
+        assert (await client.post("/v1/responses", json=further, headers=bearer("a-2"))).status_code == 200
+    first, second, third = (call.cache_salt for call in engine.calls)
+    assert first == second != third
+
+
+@pytest.mark.usefixtures("without_terminal")
 async def test_an_open_websocket_asks_with_the_key_as_it_is_by_then(file: Path, engine: FakeEngine) -> None:
     hold = engine.hold[1] = asyncio.Event()
     async with (
