@@ -115,14 +115,14 @@ class Manifest:
         """Read the folder's manifest.
 
         Raises:
-            ConfigError: it is absent or damaged.
+            ConfigError: it is absent or damaged, or can't be read.
         """
         path = folder / "manifest.json"
         try:
             records = json.loads(path.read_text())["entries"]
             return cls(folder, {name: _entry(name, record) for name, record in records.items()})
-        except FileNotFoundError as exc:
-            raise ConfigError(f"{path}: not found; the installation lacks its compiled shaders") from exc
+        except OSError as exc:
+            raise _unread(path, exc) from exc
         except (KeyError, TypeError, ValueError, AttributeError, struct.error) as exc:
             raise ConfigError(f"{path}: damaged: {exc!r}") from exc
 
@@ -130,13 +130,13 @@ class Manifest:
         """Read an entry's module.
 
         Raises:
-            ConfigError: it is absent, or not the one that the manifest describes.
+            ConfigError: it is absent, can't be read, or is not the one that the manifest describes.
         """
         path = self._folder / "spirv" / f"{entry.name}.spv"
         try:
             module = path.read_bytes()
         except OSError as exc:
-            raise ConfigError(f"{path}: {exc.strerror}; the installation lacks a compiled shader") from exc
+            raise _unread(path, exc) from exc
         found = hashlib.sha256(module).hexdigest()
         if found != entry.spirv_sha256:
             raise ConfigError(f"{path}: SHA-256 {found}, the manifest says {entry.spirv_sha256}")
@@ -147,13 +147,18 @@ def manifest_digest(folder: Path) -> str:
     """Return what tells all compiled shaders of a folder from those of another version.
 
     Raises:
-        ConfigError: there is no manifest.
+        ConfigError: there is no manifest, or it can't be read.
     """
     path = folder / "manifest.json"
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}; the installation lacks its compiled shaders") from exc
+        raise _unread(path, exc) from exc
+
+
+def _unread(path: Path, exc: OSError) -> ConfigError:
+    lack = "; the installation lacks compiled shaders" if isinstance(exc, FileNotFoundError) else ""
+    return ConfigError(f"{path}: {exc.strerror or exc}{lack}")
 
 
 def _entry(name: str, record: dict[str, object]) -> ManifestEntry:
