@@ -131,8 +131,10 @@ def test_a_cache_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> N
     assert str(blocked) in result.stderr
 
 
-def test_an_empty_api_key_is_refused() -> None:
-    check_refused(unicorn("serve", "demo", environ={"UNICORN_API_KEY": ""}), "UNICORN_API_KEY", "empty")
+@pytest.mark.parametrize("key", ["", " "])
+def test_an_empty_api_key_is_refused(key: str) -> None:
+    check_refused(unicorn("serve", "demo", environ={"UNICORN_API_KEY": key}), "UNICORN_API_KEY", "empty")
+    check_refused(unicorn("serve", "demo", "--api-key", key), "--api-key", "empty")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ async def test_a_file_that_cant_be_used_leaves_the_keys_as_they_were(
     file: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(engine, options_of(file)) as served, httpx.AsyncClient(base_url=served.url) as client:
-        for text in ("anna a-1 everything\n", "", "anna own use\n"):
+        for text in ("anna a-1 everything\n", "", "anna own use\n", "anna a-2\0 use\n"):
             told = await renewed(client, file, text)
             assert "the server's log has the reason" in str(told["error"])
             assert str(file) not in str(told)

@@ -78,6 +78,7 @@ def post(path: str, body: dict[str, object], *, chunks: bool = False) -> bytes:
         b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
         b"POST /v1/responses HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer a\r\nAuthorization: Bearer a\r\n\r\n",
         b"GET /health HTTP/1.1\r\nhost : x\r\n\r\n",
         b"GET /health HTTP/1.1\r\nhost: x\r\na: b\rc: d\r\n\r\n",
         b"\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n",

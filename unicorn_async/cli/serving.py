@@ -53,9 +53,9 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     Raises:
         ConfigError: a key is empty, or the file of keys, or TLS's, can't be used.
     """
-    key, name = options.api_key, "--api-key"
-    if key is None:
-        key, name = os.environ.get(API_KEY_VARIABLE), API_KEY_VARIABLE
+    given = os.environ.get(API_KEY_VARIABLE)
+    key = given if options.api_key is None else options.api_key
+    name = API_KEY_VARIABLE if key == given else "--api-key"
     if key is not None and not key.strip():
         raise ConfigError(f"{name}: expected a key, got an empty one")
     return ServerOptions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -76,7 +77,7 @@ def with_own(key: str | None, further: tuple[ApiKey, ...]) -> tuple[ApiKey, ...]
 
 
 def check_keys(keys: list[ApiKey] | tuple[ApiKey, ...]) -> None:
-    """Raise a ConfigError if a key is empty or no text, or a name or a key is there twice."""
+    """Raise a ConfigError if a key is empty, no text or has control characters, or a name or a key is there twice."""
     names: set[str] = set()
     for key in keys:
         if not key.key.strip():
@@ -85,6 +86,8 @@ def check_keys(keys: list[ApiKey] | tuple[ApiKey, ...]) -> None:
             key.key.encode()
         except UnicodeEncodeError:  # which would show the key
             raise ConfigError(f"API key {key.name!r}: not UTF-8") from None
+        if any(unicodedata.category(letter) == "Cc" for letter in key.key):
+            raise ConfigError(f"API key {key.name!r}: expected no control characters")
         if key.name in names:
             raise ConfigError(f"API key {key.name!r}: the name is there twice")
         names.add(key.name)

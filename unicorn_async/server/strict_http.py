@@ -124,6 +124,8 @@ def _check_head(request: h11.Request) -> None:
         message = f"the request has {len(request.headers)} headers, {MAX_HEADERS} are allowed"
         raise h11.RemoteProtocolError(message, error_status_hint=431)
     names = [name for name, _ in request.headers]
+    if names.count(b"authorization") > 1:
+        raise h11.RemoteProtocolError("the request has more than one Authorization header")
     if b"transfer-encoding" not in names:
         return
     if b"content-length" in names:
