@@ -110,7 +110,7 @@ async def gateway_before(engines: NearEngines, options: ServerOptions) -> AsyncI
         """There is nothing to stop."""
 
     with bind("127.0.0.1", 0) as sock, _uvicorn_config(Gateway(engines, options, "front").app(), options) as config:
-        server = _Server(config, on_ready=ready.set, on_stop=stop)
+        server = _Server(config, on_ready=ready.set, on_stop=stop, shutdown_timeout_s=options.shutdown_timeout_s)
         task = asyncio.create_task(server.serve(sockets=[sock]))
         await ready.wait()
         try:
