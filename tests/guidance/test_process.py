@@ -9,12 +9,12 @@ import os
 import resource
 import select
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import wait_until
 from unicorn_async.errors import GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar
 from unicorn_async.guidance.follower import Follower, GrammarSlowError
@@ -25,7 +25,7 @@ from unicorn_async.guidance.process import GuidanceProcess, ProcessEndedError
 from .test_matchers import made_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
 ENDLESS = Grammar.json_schema({"allOf": [{"type": "string", "pattern": f".*{chr(97 + n)}.*"} for n in range(26)]})
 
@@ -58,13 +58,6 @@ def copies_of(process: GuidanceProcess) -> list[int]:
 
 def num_files(process: GuidanceProcess) -> int:
     return len(os.listdir(f"/proc/{process.pid}/fd"))
-
-
-def wait_until(wanted: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not wanted():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 async def gone(pid: int) -> bool:

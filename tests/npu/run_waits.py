@@ -7,25 +7,19 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from tests.patience import wait_until
+
 if TYPE_CHECKING:
     import pytest
 
     from tests.npu.fake_xrt import Npu
 
-_PATIENCE_S = 60.0
 _SLOWER = 10_000
 
 
 async def runs_started(npu: Npu, count: int) -> None:
     """Wait until so many runs were started."""
-    await asyncio.to_thread(_wait, npu, count)
-
-
-def _wait(npu: Npu, count: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while len(npu.threads) < count:
-        assert time.monotonic() < deadline, f"{len(npu.threads)} runs of {count} were started"
-        time.sleep(0.001)
+    await asyncio.to_thread(wait_until, lambda: len(npu.threads) >= count)
 
 
 def limit_hangs_alone(npu: Npu, patch: pytest.MonkeyPatch) -> None:

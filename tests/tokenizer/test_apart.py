@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
+from tests.patience import wait_until
 from unicorn_async.errors import PromptTooLongError, RequestError, TokenizerError, TokenizerLostError
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer
 from unicorn_async.tokenizer import outage as outage_module
@@ -67,13 +68,6 @@ def copies(process: TokenizerProcess) -> list[int]:
     """The processes that the tokenizer's process has made of itself."""
     text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return [int(pid) for pid in text.split()]
-
-
-def until(wanted: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 240
-    while not wanted():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 class FirstCopy:
@@ -139,7 +133,7 @@ def test_short_texts_do_not_wait_for_long_ones(
         assert not encoding.done()
         os.kill(pid, signal.SIGCONT)
         assert encoding.result() == local.encode(text)
-    until(lambda: not copies(process))  # its memory is back
+    wait_until(lambda: not copies(process))  # its memory is back
 
 
 def test_what_is_wrong_with_a_long_text_is_said(remote: Tokenizer) -> None:
@@ -267,7 +261,7 @@ def test_a_long_text_that_nobody_waits_for_any_more_is_given_up(
         with pytest.raises(TokenizerLostError):
             encoding.result()
     os.kill(pid, signal.SIGCONT)
-    until(lambda: pid not in copies(process))
+    wait_until(lambda: pid not in copies(process))
     assert remote.encode(LONG) == local.encode(LONG)
 
 
