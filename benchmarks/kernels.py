@@ -2,7 +2,7 @@
 """What a device's kernels reach, beside what it can do at all: matrix products, attention, and any dispatch.
 
     kernels.py linear [--shape 21504x5376 ...] [--tokens 1 8 32 512] [--format BF16 int4 Q4_K ...] [--gated]
-               [--candidates] [--only NAME] [--best 6] [--rounds 5]
+               [--candidates] [--only NAME] [--best 6] [--rounds 5] [--plans-of 780M]
     kernels.py attention [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1 ...] [--kv-dtype f16 int8 ...]
                [--rotates no passing apart] [--sweep] [--splits N ...] [--tile N ...] [--best 6]
     kernels.py floor [--megabytes 0 1 4 12.4 24.8 65 130] [--repeats 64]
@@ -13,7 +13,9 @@
 All times are the device's own. linear: the time of a product's dispatch with the barrier after it, by the kernel that
 the rules choose; with --candidates also by each of those that `unicorn tune` compares it with, the fastest first. Work
 goes ahead of what is timed, so that clocks are high, and dispatches read different copies of the weights, so that no
-cache holds them. Formats whose weights lie alike on the device, such as int4 and Q4_0, are one.
+cache holds them. Formats whose weights lie alike on the device, such as int4 and Q4_0, are one. With --plans-of the
+rules are also asked what they would choose for that chip (see rdna3.py), and this device runs it (">"): what makes a
+plan right or wrong for another chip is not seen so, but that its kernel runs, and what it takes here.
 
 floor: what a dispatch costs before it does any work: kernels that only read, by how much they read, the median of
 rounds of dispatches that read memory one after the other. The smallest read is a block of 16 bytes. "Above" is what a
@@ -29,13 +31,14 @@ import argparse
 import itertools
 import json
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import kernels_attention
 import matrix_ceilings
 from bench_device import DEVICE_HELP, device_facts, opened_device
 from command_line import add_part, amount, matrix_shape, out_file, run_part, run_script
+from rdna3 import CHIPS
 
 from unicorn_async.cli.options import count
 from unicorn_async.errors import ConfigError
@@ -46,6 +49,7 @@ from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, plan_linear
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.ops.rates import read_rate
+from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, NARROW_FEATURE, NARROW_MATRIX_FEATURE
 from unicorn_async.tensor import DType, QuantFormat
 from unicorn_async.tune.product_bench import ProductBench, product_kernel
 from unicorn_async.tune.random_memory import random_memory
@@ -62,6 +66,7 @@ SHAPES = ((21504, 5376), (5376, 21504), (8192, 5376), (5376, 4096), (4096, 14336
 ROUNDS = 7  # of a floor
 BLOCK = 16  # bytes
 FURTHER = 1.25  # times the size before: the rate is by what the largest takes beyond that
+RDNA_SHARED_BYTES = 64 << 10  # of a workgroup
 POOL_BYTES, SOFTWARE_POOL_BYTES = 3 << 30, 64 << 20
 
 
@@ -106,12 +111,28 @@ def products(info: DeviceInfo, options: argparse.Namespace) -> Iterator[Product]
         yield product
 
 
+def plan_of(info: DeviceInfo, product: Product, chip: str) -> LinearPlan | None:
+    """Return what the rules choose for another chip, if the device can run it."""
+    described = replace(
+        CHIPS[chip].describe(info),
+        subgroup_size=64,
+        min_subgroup_size=32,
+        max_subgroup_size=64,
+        max_shared_memory=min(RDNA_SHARED_BYTES, info.max_shared_memory),
+        features=info.features - {FRAGMENTS_FEATURE, NARROW_FEATURE, NARROW_MATRIX_FEATURE},
+    )
+    plan = plan_linear(described, product)
+    return plan if plan.subgroup_size == info.subgroup_size else None
+
+
 def measure_products(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
     """Time the rules' kernel of each product, or all candidates in turns with it."""
     found = list(products(device.info, options))
     with ProductBench(device, found) as bench:
         for product in found:
             every = candidates(device.info, product) if options.candidates else (plan_linear(device.info, product),)
+            other = plan_of(device.info, product, options.plans_of) if options.plans_of else None
+            every = every if other is None or other in every else (*every, other)
             rule, plans = every[0], [plan for plan in every if options.only in plan.entry]
             if not plans:
                 continue
@@ -123,9 +144,10 @@ def measure_products(device: Device, options: argparse.Namespace) -> Iterator[Fi
                 for plan, ns in first.items()
             }
             best = sorted(times, key=lambda plan: times[plan])[: options.best]
-            for plan in best if rule in best or rule not in times else [*best, rule]:
+            shown = best if rule in best or rule not in times else [*best, rule]
+            for plan in [*shown, other] if other in times and other not in shown else shown:
                 figure = Figure.of(product, plan, times[plan])
-                print(figure.line("*" if plan is rule else " "), flush=True)
+                print(figure.line(("*" if plan is rule else " ") + (">" if plan == other else " ")), flush=True)
                 yield figure
 
 
@@ -230,6 +252,7 @@ def main() -> None:
     linear.add_argument("--candidates", action="store_true", help="time all kernels that `unicorn tune` compares")
     linear.add_argument("--only", default="", help="part of the names of kernels to time")
     linear.add_argument("--best", type=count, default=6, help="how many of the candidates to print")
+    linear.add_argument("--plans-of", choices=CHIPS, help="time what the rules would choose for this chip, too")
     linear.add_argument("--rounds", type=count, default=5, help="whose median counts")
 
     floor = add_part(parts, "floor", run_floor, "What a dispatch costs that only reads.")
