@@ -19,7 +19,7 @@ from unicorn_async.tensor import DType, Tensor
 
 from .far_blocks import far_blocks
 from .formed_rows import FORMS, FormedRows
-from .int8_cache import Int8Cache, dequantised, quantised
+from .int8_cache import Int8Cache, dequantised, met, quantised
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
@@ -180,8 +180,9 @@ class Step:
         """The same in float64; NaN where there is no query."""
         shape = self.shape
         out = np.full((self.q.values.shape[0], shape.num_heads, shape.head_dim), np.nan)
-        q = self.q.values.reshape(out.shape).astype(np.float64)
         for row, sequence in enumerate(self.sequences):
+            bytewise = shape.kv_dtype is KVDType.INT8 and sequence.queries == 1
+            q = (met if bytewise else np.float64)(self.q.values.reshape(out.shape))
             for i in range(sequence.queries):
                 position = sequence.context - sequence.queries + i
                 first = max(0, position + 1 - self.window) if self.window else 0
