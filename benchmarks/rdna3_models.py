@@ -22,7 +22,8 @@ from unicorn_async.weights.rules import WeightKind
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 from checkpoint_tensors import config
-from make_gguf import BLOCKS, EMBEDDINGS, OTHERWISE
+from gguf_blocks import BLOCKS, possible
+from make_gguf import EMBEDDINGS
 from model_shapes import SHAPES
 from rdna3_shapes import CONFIGS
 
@@ -97,7 +98,6 @@ def _source(want: WantedTensor, kind: str) -> SourceTensor:
         packing = Packing(PACKED[kind], (scales,))
         nbytes = prod(want.shape) // QUANT_BLOCK * packing.codes.source_bytes
         return SourceTensor(want.name, kind, want.file_shape, 0, 0, nbytes, packing=packing)
-    if want.shape[-1] % BLOCKS[kind][0]:
-        kind = OTHERWISE.get(kind, "F16")
+    kind = possible(kind, want.shape[-1])
     values, size, _ = BLOCKS[kind]
     return SourceTensor(want.name, kind, want.file_shape, 0, 0, prod(want.shape) // values * size)
