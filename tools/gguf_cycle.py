@@ -132,7 +132,7 @@ def projection(kind: str, hidden: int) -> bytes:
 
 
 def half_columns(kind: str, hidden: int) -> int:
-    """Return how many columns, whole blocks of a type, are the first half."""
+    """Return how many columns, whole blocks of a type, are the first half; raises ValueError where there is none."""
     values = BLOCKS[kind][0]
     half = hidden // values // 2 * values
     if not half:

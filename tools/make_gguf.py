@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from gguf_blocks import BLOCKS, possible, random_blocks
-from gguf_cycle import FIRST_KEY, Cycle, Fill, Tables, leaves, projection
+from gguf_cycle import FIRST_KEY, Cycle, Fill, Tables, half_columns, leaves, projection
 from gguf_fields import text, typed
 from gguf_recurrent import linear_keys, linear_tensors, rwkv_keys, rwkv_tensors, shared_tensors
 from model_shapes import SHAPES, Shape
@@ -107,6 +107,8 @@ class RandomModel:
             raise ValueError(f"{self.name}: its layers have biases, and add to what comes to them")
         if predicted is not None and self.shape.linear is None:
             raise ValueError(f"{self.name}: it has no layer that predicts a token more")
+        if predicted is not None:
+            half_columns(self.embeddings, self.shape.hidden)
         cycle = Cycle(len(FIRST_TOKENS), share, predicted)
         return replace(self, shape=replace(self.shape, tied=False), cycle=cycle)
 

@@ -92,7 +92,9 @@ async def test_a_draft_is_right_about_its_share_of_tokens(
         assert await check(engine) == pytest.approx(SHARE, abs=0.06)
 
 
-@pytest.mark.parametrize("name", ["dense", "mixture"])
+@pytest.mark.parametrize(
+    "name", ["dense", pytest.param("mixture", marks=pytest.mark.whole("experts of a predicting layer, stacked"))]
+)
 async def test_a_predicting_layer_is_right_about_its_share_of_tokens(
     name: str, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
