@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.ops.linear_plans.few_rows import few_rows_plan, few_rows_tile
 from unicorn_async.ops.linear_plans.held import can_hold, held_plan, held_tuning, pays_to_hold
 from unicorn_async.ops.linear_plans.lean_tiles import compute_units, lean_tuning
 from unicorn_async.ops.linear_plans.plan import LinearPlan, work_of
@@ -22,12 +23,10 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
     quant_coopmat_tuning,
 )
 from unicorn_async.ops.linear_plans.tiles import (
-    FEW_ROWS,
     MANY,
     MANY_FLOATS,
     coopmat_plan,
     coopmat_tuning,
-    few_rows_plan,
     many_plan,
     num_tiles,
 )
@@ -129,7 +128,7 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
 
 def _dense_tiles(info: DeviceInfo, product: Product) -> LinearPlan:
     if has_few_rows(product) and num_tiles(MANY, product) < _MANY_TILES * compute_units(info):
-        return few_rows_plan(info, FEW_ROWS, product)
+        return few_rows_plan(info, few_rows_tile(info, product), product)
     return many_plan(MANY, product)
 
 
