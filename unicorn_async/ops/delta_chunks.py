@@ -5,6 +5,7 @@ Source: Gated Delta Networks (arXiv 2412.06464), section 3.3; shaders/delta_chun
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.ops.runs import SHORTEST_CHUNKED
@@ -14,11 +15,29 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
-    from unicorn_async.ops.delta_rule import DeltaTokens
+    from unicorn_async.ops.delta_rule import DeltaShape, DeltaTokens
 
 _VECTOR = 4
-_WORKGROUP = 128
-_TILE = 32  # columns of the state that a workgroup has
+_WORKGROUP = 128  # of delta_chunk
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCut:
+    """How delta_chunks is cut: columns of a head's state, and lanes, of a workgroup.
+
+    A lane has four of the columns, and for these an equal share of a chunk's tokens: one, two or four.
+    """
+
+    columns: int
+    lanes: int
+
+
+CUTS = (ChunkCut(32, 128), ChunkCut(32, 256), ChunkCut(16, 64), ChunkCut(16, 128), ChunkCut(8, 64))
+
+
+def chunk_cut(info: DeviceInfo, shape: DeltaShape) -> ChunkCut:
+    """The cut of delta_chunks for heads on a device."""
+    return CUTS[0]
 
 
 def delta_chunk(recorder: Recorder, kernels: Kernels, info: DeviceInfo, tokens: DeltaTokens, *, out: Tensor) -> None:
@@ -40,22 +59,32 @@ def delta_chunk(recorder: Recorder, kernels: Kernels, info: DeviceInfo, tokens: 
 
 
 def delta_chunks(
-    recorder: Recorder, kernels: Kernels, info: DeviceInfo, tokens: DeltaTokens, *, chunks: Tensor, out: Tensor
+    recorder: Recorder,
+    kernels: Kernels,
+    info: DeviceInfo,
+    tokens: DeltaTokens,
+    *,
+    chunks: Tensor,
+    out: Tensor,
+    cut: ChunkCut | None = None,
 ) -> None:
     """Record what `delta_rule` does for runs of SHORTEST_CHUNKED tokens and more, behind `delta_chunk` and a barrier.
 
-    `chunks` is what that leaves, `out` as for `delta_rule`. Raises ConfigError for other shapes.
+    `chunks` is what that leaves, `out` as for `delta_rule`; `cut` is one of CUTS, or the rules' own. Raises ConfigError
+    for other shapes.
     """
     shape = tokens.shape
     tokens.expect("delta_chunks")
     chunks.expect("delta_chunks: chunks", (tokens.num_rows, shape.chunk_columns), DType.F32)
     out.expect("delta_chunks: out", (tokens.num_rows, shape.value_columns), DType.F32)
+    cut = cut or chunk_cut(info, shape)
     constants = tokens.heads | {
-        "WORKGROUP": _WORKGROUP,
+        "WORKGROUP": cut.lanes,
         "KEY_VECTORS": shape.key_dim // _VECTOR,
         "VALUE_VECTORS": shape.value_dim // _VECTOR,
+        "TILE": cut.columns // _VECTOR,
     }
     kernel = kernels.get("delta_chunks", constants=constants, subgroup_size=asked_subgroup_size(info))
     push = kernel.pack(**tokens.pushed_rows, **tokens.pushed_states, chunks=chunks.address, y=out.address)
-    num_tiles = shape.num_value_heads * -(-shape.value_dim // _TILE)
+    num_tiles = shape.num_value_heads * -(-shape.value_dim // cut.columns)
     recorder.dispatch(kernel, push, num_tiles, -(-tokens.num_rows // SHORTEST_CHUNKED))
