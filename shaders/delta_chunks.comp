@@ -2,8 +2,8 @@
 // The gated delta rule in chunks, the part with the state: chunk after chunk of a sequence, by what delta_chunk made of each, where
 // the formulas are. A workgroup owns TILE columns of one head's S (along x), in shared memory, for the long run of tokens that
 // begins in SHORTEST rows (along y). A lane has four columns of ROWS tokens, then of every GROUPS-th vec4 of keys. Chunks wait for
-// each other, so what the next one reads from memory is under way while this one is computed. What is kept before a run's end is
-// the state behind a chunk.
+// each other, so what comes next is under way from memory while something is computed: by turns into one of two arrays, and without
+// conditions, or compilers would wait to copy it. What is kept before a run's end is the state behind a chunk.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "include/pointers.glsl"
@@ -17,6 +17,7 @@ layout(constant_id = 3) const uint VALUE_HEADS = 1;
 layout(constant_id = 4) const uint VALUE_VECTORS = 32;
 layout(constant_id = 5) const bool TILED = false; // as in delta_rule
 layout(constant_id = 6) const uint TILE = 8; // vec4s of a head of values
+layout(constant_id = 7) const uint AHEAD = 4; // vec4s of a head of keys that are under way, or tokens; 1, 2 or 4
 const bool RATES = false; // of gates, which delta_chunk has read
 
 #include "include/delta_gates.glsl"
@@ -37,9 +38,7 @@ layout(push_constant, scalar) uniform P {
 
 const uint GROUPS = WORKGROUP / TILE; // lanes with the same columns
 const uint ROWS = CHUNK / GROUPS;
-const uint UNROLLED = 4; // vec4s of a head of keys, which has a multiple of so many
 const uint KEYS = (KEY_VECTORS + GROUPS - 1) / GROUPS;
-const uint TOGETHER = 4; // tokens whose keys are under way
 const uint FACTORS = CHUNK * CHUNK / 4 / WORKGROUP; // vec4s of T that a lane brings in, and of P
 const uint STRIDE = CHUNK / 4 + 1; // of a row of factors: neighbours begin in other banks
 
@@ -51,14 +50,13 @@ shared uint ends[2]; // tokens up to the run's end, if it is among those of ever
 #include "include/long_chunks.glsl"
 #include "include/state_tile.glsl"
 
-// Of the chunk that comes next: where its queries are, of which the first are here with their keys, and all else that is read of it.
-uint64_t queries[ROWS];
-vec4 next_queries[ROWS * UNROLLED], next_keys[ROWS * UNROLLED];
+// Of the chunk that comes next: the first queries and keys, and all else that is read of it.
+vec4 next_queries[ROWS * AHEAD], next_keys[ROWS * AHEAD];
 vec4 next_values[ROWS], next_t[FACTORS], next_p[FACTORS];
 vec2 next_decays[ROWS];
 // Of this one, as arrays whose sizes are no constants of the language can't be passed: what the state and other tokens have for the
 // lane's tokens, and keys of tokens that are added to the state.
-vec4 sums[ROWS], found[ROWS], k4[TOGETHER * KEYS];
+vec4 sums[ROWS], found[ROWS], first_keys[AHEAD * KEYS];
 
 Vec4s queries_of(uint row) {
     return p.qkv + uint64_t(row) * p.row_columns + key_head_of(head) * KEY_VECTORS;
@@ -77,21 +75,19 @@ uint value_at() {
     return head * VALUE_VECTORS + min(tile + column, VALUE_VECTORS - 1);
 }
 
-void fetch_rows() {
-    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
-        Vec4s q = Vec4s(queries[r]);
-        [[unroll]] for (uint u = 0; u < UNROLLED; ++u) {
-            next_queries[r * UNROLLED + u] = (q + u).v;
-            next_keys[r * UNROLLED + u] = (q + (KEY_HEADS * KEY_VECTORS + u)).v;
-        }
+// Past a chunk's end its last token is read again, and past the end of keys the last of them.
+#define FETCH_ROWS(q4, k4, row, num_tokens, first)                                          \
+    [[unroll]] for (uint r = 0; r < ROWS; ++r) {                                            \
+        uint token = min(ROWS * group + r, num_tokens - 1);                                 \
+        Vec4s q = queries_of(row + token) + min(first, KEY_VECTORS - AHEAD);                \
+        [[unroll]] for (uint u = 0; u < AHEAD; ++u) {                                       \
+            q4[r * AHEAD + u] = (q + u).v;                                                  \
+            k4[r * AHEAD + u] = (q + (KEY_HEADS * KEY_VECTORS + u)).v;                      \
+        }                                                                                   \
     }
-}
 
-// Past a chunk's end its last token is read again.
 void fetch_chunk(uint row, uint num_tokens) {
-    [[unroll]] for (uint r = 0; r < ROWS; ++r)
-        queries[r] = uint64_t(queries_of(row + min(ROWS * group + r, num_tokens - 1)));
-    fetch_rows();
+    FETCH_ROWS(next_queries, next_keys, row, num_tokens, 0)
     [[unroll]] for (uint r = 0; r < ROWS; ++r) {
         uint at = row + min(ROWS * group + r, num_tokens - 1);
         next_values[r] = (p.qkv + uint64_t(at) * p.row_columns + 2 * KEY_HEADS * KEY_VECTORS + value_at()).v;
@@ -105,70 +101,73 @@ void fetch_chunk(uint row, uint num_tokens) {
     }
 }
 
+#define ADD_ROWS(q4, k4, first)                                                             \
+    [[unroll]] for (uint c = 0; c < 4 * AHEAD; ++c) {                                       \
+        vec4 row = s[(4 * (first) + c) * TILE + column];                                    \
+        [[unroll]] for (uint r = 0; r < ROWS; ++r) {                                        \
+            sums[r] = fma(vec4(k4[r * AHEAD + c / 4][c % 4]), row, sums[r]);                \
+            found[r] = fma(vec4(q4[r * AHEAD + c / 4][c % 4]), row, found[r]);              \
+        }                                                                                   \
+    }
+
 // What the state has for the keys and the queries of a lane's tokens, into `sums` and `found`.
-void find() {
+void find(uint row, uint num_tokens) {
     [[unroll]] for (uint r = 0; r < ROWS; ++r)
         sums[r] = found[r] = vec4(0);
-    [[dont_unroll]] for (uint v = 0; v < KEY_VECTORS; v += UNROLLED) {
-        vec4 own_keys[ROWS * UNROLLED], own_queries[ROWS * UNROLLED];
-        [[unroll]] for (uint i = 0; i < ROWS * UNROLLED; ++i) {
-            own_keys[i] = next_keys[i];
-            own_queries[i] = next_queries[i];
-        }
-        if (v + UNROLLED < KEY_VECTORS) {
-            [[unroll]] for (uint r = 0; r < ROWS; ++r)
-                queries[r] += 16 * UNROLLED;
-            fetch_rows();
-        }
-        [[unroll]] for (uint c = 0; c < 4 * UNROLLED; ++c) {
-            vec4 row = s[(4 * v + c) * TILE + column];
-            [[unroll]] for (uint r = 0; r < ROWS; ++r) {
-                sums[r] = fma(vec4(own_keys[r * UNROLLED + c / 4][c % 4]), row, sums[r]);
-                found[r] = fma(vec4(own_queries[r * UNROLLED + c / 4][c % 4]), row, found[r]);
-            }
-        }
+    [[dont_unroll]] for (uint v = 0; v < KEY_VECTORS; v += 2 * AHEAD) {
+        vec4 more_queries[ROWS * AHEAD], more_keys[ROWS * AHEAD];
+        FETCH_ROWS(more_queries, more_keys, row, num_tokens, v + AHEAD)
+        ADD_ROWS(next_queries, next_keys, v)
+        FETCH_ROWS(next_queries, next_keys, row, num_tokens, v + 2 * AHEAD)
+        if (KEY_VECTORS % (2 * AHEAD) == 0 || v + AHEAD < KEY_VECTORS)
+            ADD_ROWS(more_queries, more_keys, v + AHEAD)
     }
 }
 
-// The sum over tokens up to the lane's last of a factor and what the token has in shared memory.
+// The sum over tokens up to the lane's last, in whole eights, of a factor and what the token has in shared memory.
 #define ADD_TOKENS(sums)                                                                    \
-    [[dont_unroll]] for (uint v = 0; v <= (ROWS * group + ROWS - 1) / 4; ++v) {             \
-        vec4 f[ROWS];                                                                       \
+    [[dont_unroll]] for (uint v = 0; v <= (ROWS * group + ROWS - 1) / 4; v += 2) {          \
+        vec4 f[ROWS * 2];                                                                   \
         [[unroll]] for (uint r = 0; r < ROWS; ++r)                                          \
-            f[r] = factors[(ROWS * group + r) * STRIDE + v];                                \
-        [[unroll]] for (uint c = 0; c < 4; ++c) {                                           \
+            [[unroll]] for (uint i = 0; i < 2; ++i)                                         \
+                f[r * 2 + i] = factors[(ROWS * group + r) * STRIDE + v + i];                \
+        [[unroll]] for (uint c = 0; c < 8; ++c) {                                           \
             vec4 row = tokens[(4 * v + c) * TILE + column];                                 \
             [[unroll]] for (uint r = 0; r < ROWS; ++r)                                      \
-                sums[r] = fma(vec4(f[r][c]), row, sums[r]);                                 \
+                sums[r] = fma(vec4(f[r * 2 + c / 4][c % 4]), row, sums[r]);                 \
         }                                                                                   \
     }
 
 // Behind the last token U is nothing, and its keys are read again.
 #define FETCH_KEYS(into, row, first, num_tokens)                                            \
-    [[unroll]] for (uint i = 0; i < TOGETHER; ++i) {                                        \
+    [[unroll]] for (uint i = 0; i < AHEAD; ++i) {                                           \
         Vec4s k = keys_of(row + min(first + i, num_tokens - 1));                            \
         [[unroll]] for (uint m = 0; m < KEYS; ++m)                                          \
             into[i * KEYS + m] = (k + min(group + m * GROUPS, KEY_VECTORS - 1)).v;          \
     }
 
-// Adds what tokens leave to the state; the keys of the first ones are here.
+#define ADD_KEYS(k4, first)                                                                 \
+    [[unroll]] for (uint i = 0; i < AHEAD; ++i) {                                           \
+        uint token = (first) + i;                                                           \
+        vec4 u = decays[token].y * tokens[token * TILE + column];                           \
+        [[unroll]] for (uint m = 0; m < KEYS; ++m)                                          \
+            [[unroll]] for (uint c = 0; c < 4; ++c)                                         \
+                added[m * 4 + c] = fma(vec4(k4[i * KEYS + m][c]), u, added[m * 4 + c]);     \
+    }
+
+// Adds what tokens leave to the state.
 void add_keys(uint row, uint num_tokens) {
     vec4 added[KEYS * 4];
     float decay = decays[num_tokens - 1].x;
     [[unroll]] for (uint m = 0; m < KEYS; ++m)
         [[unroll]] for (uint c = 0; c < 4; ++c)
             added[m * 4 + c] = decay * s[(4 * min(group + m * GROUPS, KEY_VECTORS - 1) + c) * TILE + column];
-    [[dont_unroll]] for (uint first = 0; first < num_tokens; first += TOGETHER) {
-        vec4 more[TOGETHER * KEYS];
-        FETCH_KEYS(more, row, first + TOGETHER, num_tokens)
-        [[unroll]] for (uint i = 0; i < TOGETHER; ++i) {
-            vec4 u = decays[first + i].y * tokens[(first + i) * TILE + column];
-            [[unroll]] for (uint m = 0; m < KEYS; ++m) {
-                [[unroll]] for (uint c = 0; c < 4; ++c)
-                    added[m * 4 + c] = fma(vec4(k4[i * KEYS + m][c]), u, added[m * 4 + c]);
-                k4[i * KEYS + m] = more[i * KEYS + m];
-            }
-        }
+    [[dont_unroll]] for (uint first = 0; first < num_tokens; first += 2 * AHEAD) {
+        vec4 more_keys[AHEAD * KEYS];
+        FETCH_KEYS(more_keys, row, first + AHEAD, num_tokens)
+        ADD_KEYS(first_keys, first)
+        FETCH_KEYS(first_keys, row, first + 2 * AHEAD, num_tokens)
+        ADD_KEYS(more_keys, first + AHEAD)
     }
     [[unroll]] for (uint m = 0; m < KEYS; ++m)
         if (group + m * GROUPS < KEY_VECTORS)
@@ -182,12 +181,12 @@ void find_end(uint offset, uint which) {
         atomicMin(ends[which], lane + 1);
 }
 
-// Takes the chunk that was fetched, and fetches the next one, of which it finds how many tokens it has.
+// Takes the chunk that was fetched, and fetches the next one, whose tokens it counts; at a run's end the same one again.
 void step_chunk(uint row, uint num_tokens, bool is_last, uint which, out uint next_tokens) {
     uint after = row + CHUNK + lane, offset = 0;
     if (!is_last && lane < CHUNK && after < p.num_rows)
         offset = (p.runs + after).v.offset;
-    find();
+    find(row, num_tokens);
     [[unroll]] for (uint r = 0; r < ROWS; ++r) {
         uint token = ROWS * group + r;
         tokens[token * TILE + column] = token < num_tokens ? next_values[r] - next_decays[r].x * sums[r] : vec4(0);
@@ -216,9 +215,8 @@ void step_chunk(uint row, uint num_tokens, bool is_last, uint which, out uint ne
     }
     if (lane == 0)
         ends[which] = CHUNK + 1;
-    FETCH_KEYS(k4, row, 0, num_tokens)
-    if (!is_last)
-        fetch_chunk(row + CHUNK, min(next_tokens, CHUNK));
+    FETCH_KEYS(first_keys, row, 0, num_tokens)
+    fetch_chunk(is_last ? row : row + CHUNK, is_last ? num_tokens : min(next_tokens, CHUNK));
     barrier();
     ADD_TOKENS(found)
     [[unroll]] for (uint r = 0; r < ROWS; ++r) {

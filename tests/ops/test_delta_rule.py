@@ -199,7 +199,7 @@ def test_runs_of_any_lengths_lie_side_by_side_in_a_step(arrays: Arrays) -> None:
     rule.check([(1, 66, 1), (0, 18, 97), (2, 49, 3), (3, 79, 40)], num_rows=141)
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.columns}-{cut.lanes}-{cut.ahead}")
 def test_every_cut_of_a_state_gives_each_run_its_own(arrays: Arrays, cut: ChunkCut) -> None:
     rule = Rule(arrays, DeltaShape(1, 2, 48, 20, 4), 130)
     rule.is_chunked, rule.cut, rule.kept = True, cut, {(1, 64): NUM_STATES}

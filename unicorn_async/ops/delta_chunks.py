@@ -15,7 +15,7 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
-    from unicorn_async.ops.delta_rule import DeltaShape, DeltaTokens
+    from unicorn_async.ops.delta_rule import DeltaTokens
 
 _VECTOR = 4
 _WORKGROUP = 128  # of delta_chunk
@@ -25,19 +25,31 @@ _WORKGROUP = 128  # of delta_chunk
 class ChunkCut:
     """How delta_chunks is cut: columns of a head's state, and lanes, of a workgroup.
 
-    A lane has four of the columns, and for these an equal share of a chunk's tokens: one, two or four.
+    A lane has four of the columns, and for these an equal share of a chunk's tokens: one, two or four. `ahead` says how
+    much it has under way from memory: four times so many keys of each, and those of so many tokens.
     """
 
     columns: int
     lanes: int
+    ahead: int = 4
 
 
-CUTS = (ChunkCut(32, 128), ChunkCut(32, 256), ChunkCut(16, 64), ChunkCut(16, 128), ChunkCut(8, 64))
+_GPU_CUT = ChunkCut(32, 128)
+_SOFTWARE_CUT = ChunkCut(16, 64, ahead=1)  # more is slow to compile, and has no registers
+CUTS = (
+    _GPU_CUT,
+    ChunkCut(32, 128, ahead=2),
+    ChunkCut(32, 256),
+    ChunkCut(32, 256, ahead=2),
+    ChunkCut(16, 64),
+    ChunkCut(16, 128),
+    _SOFTWARE_CUT,
+)
 
 
-def chunk_cut(info: DeviceInfo, shape: DeltaShape) -> ChunkCut:
+def chunk_cut(info: DeviceInfo) -> ChunkCut:
     """The cut of delta_chunks for heads on a device."""
-    return CUTS[0]
+    return _SOFTWARE_CUT if info.is_software else _GPU_CUT
 
 
 def delta_chunk(recorder: Recorder, kernels: Kernels, info: DeviceInfo, tokens: DeltaTokens, *, out: Tensor) -> None:
@@ -77,12 +89,13 @@ def delta_chunks(
     tokens.expect("delta_chunks")
     chunks.expect("delta_chunks: chunks", (tokens.num_rows, shape.chunk_columns), DType.F32)
     out.expect("delta_chunks: out", (tokens.num_rows, shape.value_columns), DType.F32)
-    cut = cut or chunk_cut(info, shape)
+    cut = cut or chunk_cut(info)
     constants = tokens.heads | {
         "WORKGROUP": cut.lanes,
         "KEY_VECTORS": shape.key_dim // _VECTOR,
         "VALUE_VECTORS": shape.value_dim // _VECTOR,
         "TILE": cut.columns // _VECTOR,
+        "AHEAD": cut.ahead,
     }
     kernel = kernels.get("delta_chunks", constants=constants, subgroup_size=asked_subgroup_size(info))
     push = kernel.pack(**tokens.pushed_rows, **tokens.pushed_states, chunks=chunks.address, y=out.address)
