@@ -45,10 +45,10 @@ const uint STRIDE = CHUNK / 4 + 1; // of a row of factors: neighbours begin in o
 shared vec4 tokens[CHUNK * TILE]; // (CHUNK, TILE): V - diag(d) K S, then U
 shared vec4 factors[CHUNK * STRIDE]; // (CHUNK, STRIDE): T, then P
 shared vec2 decays[CHUNK]; // d and w
-shared uint ends[2]; // tokens up to the run's end, if it is among those of every second chunk
 
 #include "include/long_chunks.glsl"
 #include "include/state_tile.glsl"
+#include "include/chunk_steps.glsl"
 
 // Of the chunk that comes next: the first queries and keys, and all else that is read of it.
 vec4 next_queries[ROWS * AHEAD], next_keys[ROWS * AHEAD];
@@ -175,17 +175,8 @@ void add_keys(uint row, uint num_tokens) {
                 s[(4 * (group + m * GROUPS) + c) * TILE + column] = added[m * 4 + c];
 }
 
-// Of the chunk behind this one, from its lanes' runs: found by the next barrier.
-void find_end(uint offset, uint which) {
-    if (lane < CHUNK && (offset & LAST_OF_RUN) != 0)
-        atomicMin(ends[which], lane + 1);
-}
-
-// Takes the chunk that was fetched, and fetches the next one, whose tokens it counts; at a run's end the same one again.
 void step_chunk(uint row, uint num_tokens, bool is_last, uint which, out uint next_tokens) {
-    uint after = row + CHUNK + lane, offset = 0;
-    if (!is_last && lane < CHUNK && after < p.num_rows)
-        offset = (p.runs + after).v.offset;
+    uint offset = next_offset(row, is_last);
     find(row, num_tokens);
     [[unroll]] for (uint r = 0; r < ROWS; ++r) {
         uint token = ROWS * group + r;
@@ -198,7 +189,7 @@ void step_chunk(uint row, uint num_tokens, bool is_last, uint which, out uint ne
         uint i = lane + f * WORKGROUP;
         factors[i / (CHUNK / 4) * STRIDE + i % (CHUNK / 4)] = next_t[f];
     }
-    find_end(offset, which ^ 1);
+    find_end(offset, which);
     barrier();
     [[unroll]] for (uint r = 0; r < ROWS; ++r)
         sums[r] = vec4(0);
@@ -213,10 +204,9 @@ void step_chunk(uint row, uint num_tokens, bool is_last, uint which, out uint ne
         uint i = lane + f * WORKGROUP;
         factors[i / (CHUNK / 4) * STRIDE + i % (CHUNK / 4)] = next_p[f];
     }
-    if (lane == 0)
-        ends[which] = CHUNK + 1;
+    end_was_found(which);
     FETCH_KEYS(first_keys, row, 0, num_tokens)
-    fetch_chunk(is_last ? row : row + CHUNK, is_last ? num_tokens : min(next_tokens, CHUNK));
+    fetch_next(row, num_tokens, is_last, next_tokens);
     barrier();
     ADD_TOKENS(found)
     [[unroll]] for (uint r = 0; r < ROWS; ++r) {
@@ -226,31 +216,4 @@ void step_chunk(uint row, uint num_tokens, bool is_last, uint which, out uint ne
     }
     add_keys(row, num_tokens);
     barrier();
-}
-
-void main() {
-    uint begin = gl_WorkGroupID.y * SHORTEST, runs = chunks_from(begin, true);
-    if (runs == 0)
-        return;
-    uint row = begin + findLSB(runs); // the only one: it is as long as these rows
-    Run run = (p.runs + row).v;
-    bool is_last;
-    uint num_tokens = chunk_tokens(row, is_last);
-    fetch_chunk(row, num_tokens);
-    load_state(run.source, (p.positions + row).v == 0);
-    if (lane < 2)
-        ends[lane] = CHUNK + 1;
-    barrier();
-    for (uint which = 0;; which ^= 1) {
-        uint kept = (p.runs + row + num_tokens - 1).v.kept, next_tokens;
-        step_chunk(row, num_tokens, is_last, which, next_tokens);
-        if (kept != NO_STATE)
-            store_state(kept);
-        if (is_last)
-            break;
-        row += CHUNK;
-        is_last = next_tokens <= CHUNK;
-        num_tokens = min(next_tokens, CHUNK);
-    }
-    store_state(run.state_index);
 }

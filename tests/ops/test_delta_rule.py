@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.delta_chunks import CUTS, ChunkCut, delta_chunk, delta_chunks
+from unicorn_async.ops.chunk_cut import CUTS, ChunkCut
+from unicorn_async.ops.delta_chunks import delta_chunk, delta_chunks
 from unicorn_async.ops.delta_rule import DeltaShape, DeltaTokens, delta_conv, delta_conv_state, delta_rule
 from unicorn_async.ops.head_gate import HeadGate, head_gate
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN

@@ -5,9 +5,9 @@ Source: Gated Delta Networks (arXiv 2412.06464), section 3.3; shaders/delta_chun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.ops.chunk_cut import chunk_cut
 from unicorn_async.ops.runs import SHORTEST_CHUNKED
 from unicorn_async.ops.subgroups import asked_subgroup_size
 from unicorn_async.tensor import DType, Tensor
@@ -15,41 +15,11 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
+    from unicorn_async.ops.chunk_cut import ChunkCut
     from unicorn_async.ops.delta_rule import DeltaTokens
 
 _VECTOR = 4
 _WORKGROUP = 128  # of delta_chunk
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkCut:
-    """How delta_chunks is cut: columns of a head's state, and lanes, of a workgroup.
-
-    A lane has four of the columns, and for these an equal share of a chunk's tokens: one, two or four. `ahead` says how
-    much it has under way from memory: four times so many keys of each, and those of so many tokens.
-    """
-
-    columns: int
-    lanes: int
-    ahead: int = 4
-
-
-_GPU_CUT = ChunkCut(32, 128)
-_SOFTWARE_CUT = ChunkCut(16, 64, ahead=1)  # more is slow to compile, and has no registers
-CUTS = (
-    _GPU_CUT,
-    ChunkCut(32, 128, ahead=2),
-    ChunkCut(32, 256),
-    ChunkCut(32, 256, ahead=2),
-    ChunkCut(16, 64),
-    ChunkCut(16, 128),
-    _SOFTWARE_CUT,
-)
-
-
-def chunk_cut(info: DeviceInfo) -> ChunkCut:
-    """The cut of delta_chunks for heads on a device."""
-    return _SOFTWARE_CUT if info.is_software else _GPU_CUT
 
 
 def delta_chunk(recorder: Recorder, kernels: Kernels, info: DeviceInfo, tokens: DeltaTokens, *, out: Tensor) -> None:
@@ -90,13 +60,14 @@ def delta_chunks(
     chunks.expect("delta_chunks: chunks", (tokens.num_rows, shape.chunk_columns), DType.F32)
     out.expect("delta_chunks: out", (tokens.num_rows, shape.value_columns), DType.F32)
     cut = cut or chunk_cut(info)
-    constants = tokens.heads | {
-        "WORKGROUP": cut.lanes,
-        "KEY_VECTORS": shape.key_dim // _VECTOR,
-        "VALUE_VECTORS": shape.value_dim // _VECTOR,
-        "TILE": cut.columns // _VECTOR,
-        "AHEAD": cut.ahead,
-    }
+    constants = (
+        tokens.heads
+        | cut.constants
+        | {
+            "KEY_VECTORS": shape.key_dim // _VECTOR,
+            "VALUE_VECTORS": shape.value_dim // _VECTOR,
+        }
+    )
     kernel = kernels.get("delta_chunks", constants=constants, subgroup_size=asked_subgroup_size(info))
     push = kernel.pack(**tokens.pushed_rows, **tokens.pushed_states, chunks=chunks.address, y=out.address)
     num_tiles = shape.num_value_heads * -(-shape.value_dim // cut.columns)
