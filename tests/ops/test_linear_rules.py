@@ -84,16 +84,17 @@ def test_few_tokens_of_dense_weights_on_a_gpu_are_cut_by_a_table_of_their_own() 
 
 def test_few_dense_rows_on_a_gpu_have_their_columns_shared_among_many_lanes() -> None:
     for info in (GPU, MATRIX_GPU, RDNA, MATRIX_RDNA):
-        found = [plan(info, "f32", tokens, 128, 2048) for tokens in (1, 2, 4, 8, 9, 64)]
+        found = [plan(info, "f32", tokens, 128, 2048) for tokens in (1, 2, 4, 8, 9, 16)]
         cuts = [(dict(cut.constants)["TOKENS"], dict(cut.constants)["ROWS"], cut.grid) for cut in found]
-        grids = [(64, 1, 1), (128, 1, 1), (128, 1, 1), (128, 1, 1), (64, 1, 2), (64, 1, 8)]
+        grids = [(64, 1, 1), (128, 1, 1), (128, 1, 1), (128, 1, 1), (64, 1, 2), (64, 1, 2)]
         assert cuts == list(zip((1, 2, 4, 8, 8, 8), (2, 1, 1, 1, 2, 2), grids, strict=True))
         assert {dict(cut.constants)["WORKGROUP"] for cut in found} == {256}
-        tiles = [plan(info, "f32", tokens, 128, 2048) for tokens in (65, 512, 513, 704, 705)]  # 12 units
-        assert [tile.entry for tile in tiles] == ["linear_few_rows_f32"] * 4 + ["linear_many_f32"]
+        tiles = [plan(info, "f32", tokens, n, 2048) for tokens, n in ((65, 128), (512, 257), (8192, 128), (513, 1025))]
+        assert [tile.entry for tile in tiles] == ["linear_few_rows_f32"] * 4
+        more = [plan(info, "f32", tokens, 128, 2048).entry for tokens in (17, 64)]
+        assert more == [f"linear_{'few_rows' if info in (RDNA, MATRIX_RDNA) else 'vec'}_f32"] * 2
         rows = [dict(plan(info, "f32", 8, n, 2048).constants)["ROWS"] for n in (129, 257, 513, 1025)]
         assert rows == [1, 2, 4, 4]
-        assert plan(info, "f32", 513, 1025).entry == "linear_many_f32"  # of which there are enough
         assert plan(info, "f32", 512, 2048).entry == "linear_many_f32"
     assert plan(SOFTWARE, "f32", 512, 128).entry == "linear_vec_f32"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.ops.grid import split_grid
 from unicorn_async.ops.linear_plans.plan import LinearPlan
 from unicorn_async.ops.rows import RowForm
-from unicorn_async.ops.subgroups import asked_subgroup_size, lean_subgroup_size, workgroup_unit
+from unicorn_async.ops.subgroups import asked_subgroup_size, halves_subgroups, lean_subgroup_size, workgroup_unit
 from unicorn_async.tensor import QUANT_BLOCK, DType
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _QUANT_GPU = (
 )
 _FLOAT_GPU = (QuantVecTuning(1, 1, 4), QuantVecTuning(2, 1, 2), QuantVecTuning(4, 1, 2), QuantVecTuning(8, 2, 2, 2))
 _FEW_ROWS = 1056  # such as a router has, of 1024 experts at most and what is beside them
-_MAX_FEW_ROWS_TOKENS = 64  # by vectors; tiles of more tokens are enough to fill a device
+_MAX_FEW_ROWS_TOKENS, _LEAN_FEW_ROWS_TOKENS = 64, 16  # by vectors, the latter where caches are RDNA's
 _MAX_QUANT_TOKENS = 32  # on GPUs; each 8 of them read the weights again
 _BLOCKED_SUBGROUPS = 8  # of a workgroup that leaves its output in blocks, and so has many rows
 _MIN_SUBGROUPS = 2048  # below it, fewer rows for each keep more of the device busy
@@ -86,7 +86,8 @@ def vec_tuning(info: DeviceInfo, product: Product) -> VecTuning | None:
     if info.is_software:
         return next((tuning for tuning in _SOFTWARE if product.tokens <= tuning.tokens), _SOFTWARE[-1])
     if has_few_rows(product) and product.tokens > 1:
-        return few_rows_tuning(product) if product.tokens <= _MAX_FEW_ROWS_TOKENS else None
+        most = _LEAN_FEW_ROWS_TOKENS if halves_subgroups(info) else _MAX_FEW_ROWS_TOKENS
+        return few_rows_tuning(product) if product.tokens <= most else None
     return next((tuning for tuning in _GPU if product.tokens <= tuning.tokens), None)
 
 
