@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.ops.subgroups import halves_subgroups
+
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
 
@@ -29,22 +31,25 @@ class ChunkCut:
         return {"WORKGROUP": self.lanes, "TILE": self.columns // _VECTOR, "AHEAD": self.ahead}
 
 
-_GPU_CUT, _NARROW_CUT = ChunkCut(32, 128), ChunkCut(16, 64)
-_GPU_SHARED_BYTES = 34 << 10  # of a workgroup by _GPU_CUT, with the longest keys
-_SOFTWARE_CUT = ChunkCut(16, 64, ahead=1)  # more is slow to compile, and has no registers
+_WIDE_CUT, _NARROW_CUT = ChunkCut(32, 128), ChunkCut(16, 64)
+# On a CPU, where more ahead is slow to compile and has no registers; and on RDNA, where other subgroups go on,
+# and drivers without matrices give a lane 144 registers.
+_LEAN_CUTS = (ChunkCut(32, 128, ahead=1), ChunkCut(16, 64, ahead=1))
 CUTS = (
-    _GPU_CUT,
+    _WIDE_CUT,
     ChunkCut(32, 128, ahead=2),
     ChunkCut(32, 256),
     ChunkCut(32, 256, ahead=2),
     _NARROW_CUT,
     ChunkCut(16, 128),
-    _SOFTWARE_CUT,
+    *_LEAN_CUTS,
 )
+_CHUNK = 32  # tokens
+_FACTORS_BYTES = 2 * _CHUNK * (_CHUNK + _VECTOR) * 4
 
 
-def chunk_cut(info: DeviceInfo) -> ChunkCut:
-    """The cut for a device."""
-    if info.is_software:
-        return _SOFTWARE_CUT
-    return _GPU_CUT if info.max_shared_memory >= _GPU_SHARED_BYTES else _NARROW_CUT
+def chunk_cut(info: DeviceInfo, key_dim: int) -> ChunkCut:
+    """The cut for a device, of heads with keys of so many elements."""
+    wide, narrow = _LEAN_CUTS if info.is_software or halves_subgroups(info) else (_WIDE_CUT, _NARROW_CUT)
+    shared = (key_dim + 2 * _CHUNK) * wide.columns * 4 + _FACTORS_BYTES
+    return wide if shared <= info.max_shared_memory else narrow
