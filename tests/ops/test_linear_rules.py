@@ -124,6 +124,7 @@ def test_what_shares_k_fits_into_a_workgroup(info: DeviceInfo, most: int) -> Non
         cut = dict(few_rows_plan(replace(info, max_workgroup_invocations=most), tile, product).constants)
         lanes, parts = cut["TILE_T"] // cut["LANE_T"] * (cut["TILE_N"] // cut["LANE_N"]), cut["PARTS"]
         assert cut["WORKGROUP"] == lanes * parts <= min(most, 512)
+        assert cut["LANE_T"] * cut["LANE_N"] <= (48 if info is RDNA else 72)
         assert cut["TILE_K"] % (4 * parts) == 0 and parts & (parts - 1) == 0
         staged = 4 * (cut["TILE_T"] + cut["TILE_N"]) * (cut["TILE_K"] + 4)
         left = 4 * (parts // 2) * cut["TILE_T"] * cut["TILE_N"]
