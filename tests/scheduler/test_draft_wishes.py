@@ -78,10 +78,44 @@ def test_a_draft_s_cost_is_known_after_two() -> None:
     rates.observe(2, 1.2)
     assert rates.step_s == pytest.approx(0.5)
     rates.observe(1, 0.7)
-    assert rates.step_s == pytest.approx(0.6)
+    rates.observe(1, 0.8)
+    assert rates.step_s == pytest.approx(0.6)  # the second of four
     for _ in range(512):
         rates.pass_step()
     assert rates.step_s == 0.0  # and is tried again
     rates.observe(1, 0.1)
     rates.observe(1, 0.2)
     assert rates.step_s == pytest.approx(0.1)
+
+
+def test_what_the_device_waits_beside_a_draft_counts_once_and_is_soon_doubted_while_little_is_known() -> None:
+    rates = DraftRates()
+    for wait_s in (9.0, 3.0):
+        rates.observe(4, 2.0, wait_s)
+    assert (rates.step_s, rates.first_s) == (pytest.approx(0.5), pytest.approx(3.5))
+    for _ in range(32):
+        rates.pass_step()
+    assert rates.step_s == rates.first_s == pytest.approx(0.5)  # the first ones may have waited for what is there now
+    for wait_s in (1.0, 2.0, 1.5):
+        rates.observe(4, 2.0, wait_s)
+    for _ in range(32):
+        rates.pass_step()
+    assert (rates.step_s, rates.first_s) == (pytest.approx(0.5), pytest.approx(2.0))  # the second of five
+
+
+def test_a_wait_before_a_draft_makes_few_tokens_not_worth_it_and_many_as_before() -> None:
+    def counts(rate: float, wait_s: float) -> int:
+        (sequence,) = known = sequences(1)
+        found = wished_drafts(
+            {sequence: rate},
+            dict.fromkeys(known, 15),
+            costs_of(FLAT),
+            0.05,
+            num_decodes=1,
+            room=16,
+            first_s=0.05 + wait_s,
+        )
+        return found.get(sequence, 0)
+
+    assert 0 < counts(0.8, 0.0) <= counts(0.8, 0.3)  # a wait is worth more tokens
+    assert counts(0.3, 0.0) > 0 == counts(0.3, 2.0)

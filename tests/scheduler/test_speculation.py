@@ -9,6 +9,7 @@ import pytest
 
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup
+from unicorn_async.scheduler.draft_wishes import DraftRates
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import PENDING, Sequence
 from unicorn_async.scheduler.speculation import Speculation
@@ -282,3 +283,20 @@ def test_the_time_that_the_device_waited_behind_proposals_is_noted() -> None:
     after = schedule(scheduler)
     scheduler.commit(after, [6] * after.num_samples, step_s=1.0, start_s=17.25)
     assert costs.gap_s == 0.25
+
+
+def test_a_draft_model_stays_behind_a_sequence_as_long_as_no_draft_is_worth_its_time() -> None:
+    scheduler, _ = speculating()
+    sequence, speculation = Sequence("r", (1, 2, 3), SamplingParams(max_tokens=30), seed=0), scheduler.speculation
+    scheduler.add(sequence)
+    assert speculation is not None
+    speculation.drafts = rates = DraftRates()
+    scheduler.commit(schedule(scheduler), [4])
+    assert speculation.wish_drafts([sequence], 0, lambda _: 40) == [sequence]  # first it has to see the tokens
+    assert sequence.draft_count == 0
+    assert speculation.wish_drafts([sequence], 0, lambda _: 0) == []
+    assert sequence.draft_count > 0
+    for _ in range(5):
+        rates.observe(1, 50.0)
+    assert speculation.wish_drafts([sequence], 0, lambda _: 40) == []  # no step of it is made
+    assert sequence.draft_count == 0

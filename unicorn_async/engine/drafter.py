@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from contextlib import AsyncExitStack, ExitStack
+from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
@@ -107,7 +108,7 @@ class Drafter:
         if not wanted or any(one.num_proposed or (one in wanted and one.num_in_flight) for one in running):
             return []
         counts = self._book.begin(wanted)
-        await self._run_draft(self._book, counts)
+        speculation.note_draft(await self._run_draft(self._book, counts))
         for sequence in wanted:
             tokens = self._book.drafted(sequence) if sequence in counts else ()
             known = next((at for at, token in enumerate(tokens) if token >= self._vocab_size), len(tokens))
@@ -116,14 +117,20 @@ class Drafter:
         guided = [sequence for sequence in wanted if sequence.drafted and sequence.sampling.grammar is not None]
         return [sequence for sequence in guided if sequence.finish_reason is None]  # some have left meanwhile
 
-    async def _run_draft(self, book: DraftBook, counts: Mapping[Sequence, int]) -> None:
-        """Run the steps of a draft: each takes the token of the one before on the device, the host sees them behind."""
+    async def _run_draft(self, book: DraftBook, counts: Mapping[Sequence, int]) -> float | None:
+        """Run the steps of a draft: each takes the token of the one before on the device, the host sees them behind.
+
+        Returns their seconds on the device, None if some waited for their commands to be recorded.
+        """
         assert self._runner is not None
         pending: deque[tuple[int, PendingStep]] = deque()
+        took: list[float] = []
 
         async def collect() -> None:
             number, step = pending.popleft()
-            book.note(counts, number, [token.id for token in (await step.result()).tokens])
+            result = await step.result()
+            book.note(counts, number, [token.id for token in result.tokens])
+            took.append(nan if result.was_recorded else result.device_s)
 
         for number in range(max(counts.values(), default=0)):
             if len(pending) == self._runner.max_in_flight:
@@ -131,6 +138,7 @@ class Drafter:
             pending.append((number, await self._submitted(book.step(counts, number))))
         while pending:
             await collect()
+        return None if isnan(sum(took)) else sum(took)
 
     async def _submitted(self, batch: Batch) -> PendingStep:
         assert self._runner is not None

@@ -72,7 +72,7 @@ def _most_heads(info: DeviceInfo, shape: AttentionShape) -> int:
     if info.is_software:
         return 1
     if not halves_subgroups(info):
-        return 8
+        return 4 if shape.kv_dtype is KVDType.INT8 else 8  # else too few lanes have room, by an H100's times
     is_large, is_int8 = shape.head_dim > _SHARED_DIM, shape.kv_dtype is KVDType.INT8
     if _has_all_registers(info, shape):
         return 6 if is_large and not is_int8 else 8

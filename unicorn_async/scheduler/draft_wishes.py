@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import MAX_PROPOSED
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 _KEPT = 5  # times of drafts
 _FEW = 2  # with fewer a draft is taken to cost nothing, and so is tried
 _FORGOTTEN_AFTER = 512  # steps without a draft: what the first ones took may have been a compiler's time
+_DOUBTED_AFTER = 32  # the same of what the device waited beside, while few times are known
 _TRIED_AFTER = 64  # tokens without a draft, behind which one is worth a try by the share of all sequences
 _LEAST_GAIN = 1.05
 _TRIED_RATE = 0.5  # at least, of what is tried again
@@ -30,15 +30,26 @@ class DraftRates:
         self._all = HitRate()
         self._of: dict[Sequence, tuple[HitRate, int]] = {}  # and how long its answer was at its last draft
         self._step_s: deque[float] = deque(maxlen=_KEPT)
+        self._wait_s: deque[float] = deque(maxlen=_KEPT)  # beside the steps' own time
         self._num_without = 0  # steps since the last draft
 
     @property
     def step_s(self) -> float:
-        """Seconds by which one of a draft's steps keeps the next step waiting; 0 where that is not known."""
-        times = self._step_s
-        if len(times) < _FEW or self._num_without >= _FORGOTTEN_AFTER:
+        """Seconds that one of a draft's steps takes; 0 where that is not known."""
+        return self._usual(self._step_s, _FORGOTTEN_AFTER)
+
+    @property
+    def first_s(self) -> float:
+        """Seconds by which a draft of one step keeps the next step waiting; 0 where that is not known."""
+        return self.step_s + self._usual(
+            self._wait_s, _FORGOTTEN_AFTER if len(self._wait_s) == _KEPT else _DOUBTED_AFTER
+        )
+
+    def _usual(self, times: deque[float], forgotten_after: int) -> float:
+        """Return one of the shorter times: a long one may have waited for something else as well."""
+        if len(times) < _FEW or self._num_without >= forgotten_after:
             return 0.0
-        return median(times) if len(times) > _FEW else min(times)
+        return sorted(times)[(len(times) - 1) // 3]
 
     def rate(self, sequence: Sequence) -> float:
         """Return how likely the next drafted token of a sequence is right, if those before it were."""
@@ -56,13 +67,15 @@ class DraftRates:
         self._all.note(is_right=is_right)
         self._of[sequence] = hits, len(sequence.output_ids)
 
-    def observe(self, num_steps: int, seconds: float) -> None:
-        """Note for how long a draft of so many steps kept the device from the next step."""
+    def observe(self, num_steps: int, seconds: float, wait_s: float = 0.0) -> None:
+        """Note what a draft of so many steps took, and for how long it kept the device waiting beside that."""
         if seconds > 0:
             if self._num_without >= _FORGOTTEN_AFTER:
                 self._step_s.clear()
+                self._wait_s.clear()
             self._num_without = 0
             self._step_s.append(seconds / num_steps)
+            self._wait_s.append(wait_s)
 
     def pass_step(self) -> None:
         """Note a step without drafts."""

@@ -47,6 +47,7 @@ class Speculation:
         self._end_s = 0.0  # of the last step, by the device's clock
         self._proposed_to: frozenset[Sequence] = frozenset()  # in the last step
         self._num_draft_steps = 0  # before the last step with drafts
+        self._draft_s: float | None = 0.0  # what they took on the device; None where they waited for their commands
         self.drafts: DraftRates | None = DraftRates() if predicts else None  # else once a draft model is there
         self.num_proposed = 0
         self.num_right = 0
@@ -114,10 +115,10 @@ class Speculation:
     def wish_drafts(
         self, running: SequenceOf[Sequence], num_waiting: int, lag: Callable[[Sequence], int | None]
     ) -> list[Sequence]:
-        """Say how many tokens are to be drafted to each sequence; returns those that a draft model has yet to reach.
+        """Say how many tokens are to be drafted to each sequence; returns those that a draft model has to reach first.
 
-        `lag` says how far it is behind a sequence, None where it can't draft. Sequences that get drafts do so together,
-        and where prompts come or many run none do.
+        `lag` says how far it is behind a sequence, None where it can't draft: it stays behind as long as no draft would
+        be worth its time. Sequences that get drafts do so together, and where prompts come or many run none do.
         """
         for sequence in running:
             sequence.draft_count = len(sequence.drafted)
@@ -132,14 +133,14 @@ class Speculation:
             if sequence.num_proposed or sequence.drafted or sequence.awaits_mask or left <= 0:
                 continue
             missing = lag(sequence)
-            if missing:
-                behind.append(sequence)
-            if missing != 0:
+            if missing is None:
                 continue
             proposer, rate = self._proposer(sequence), self.drafts.rate(sequence)
             proposer.follow(sequence.output_ids)
             if proposer.rate < rate:
                 rates[sequence], most[sequence] = rate, left
+                if missing:
+                    behind.append(sequence)
         counts = wished_drafts(
             rates,
             most,
@@ -147,10 +148,15 @@ class Speculation:
             self.drafts.step_s,
             num_decodes=len(running),
             room=self._max_sampled - len(running),
+            first_s=self.drafts.first_s,
         )
         for sequence, count in counts.items():
-            sequence.draft_count = count
-        return behind
+            sequence.draft_count = 0 if sequence in behind else count
+        return [sequence for sequence in behind if sequence in counts]
+
+    def note_draft(self, device_s: float | None) -> None:
+        """Note what the steps of a draft took on the device, None where some of them waited for their commands."""
+        self._draft_s = device_s
 
     def _may_wait(self, running: SequenceOf[Sequence], num_waiting: int) -> bool:
         """Whether sequences may wait for drafts: few decode, a step has room for all of them, and nobody else comes."""
@@ -280,7 +286,8 @@ class Speculation:
         gap_s = max(start_s - self._end_s, 0.0)
         is_drafted = any(item.proposal and item.sequence.num_drafted for item in batch.scheduled)
         if self.drafts is not None and not self.predicts and is_drafted:
-            self.drafts.observe(self._num_draft_steps, gap_s)
+            if self._draft_s is not None:
+                self.drafts.observe(self._num_draft_steps, self._draft_s, max(gap_s - self._draft_s, 0.0))
         else:
             if self.drafts is not None:
                 self.drafts.pass_step()
