@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import MissingFeatureError
+from unicorn_async.errors import ConfigError, MissingFeatureError
 from unicorn_async.gpu.binding import DeviceHandle, check
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.physical import EXTENSION_MATRIX
@@ -93,6 +93,7 @@ class Compiler:
 
         Raises:
             MissingFeatureError: the driver does not say what it makes.
+            ConfigError: the folder can't be made.
         """
         found = instance.devices()[0]
         if not instance.physical(found).has_extension(EXTENSION):
@@ -104,7 +105,10 @@ class Compiler:
         self._known: dict[object, Compiled] = {}
         self.seconds = 0.0  # that compiling took
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as exc:
+                raise ConfigError(f"{folder}: {exc.strerror}") from exc
 
     def close(self) -> None:
         """Destroy the pipelines and the device."""
@@ -121,6 +125,7 @@ class Compiler:
 
         Raises:
             MissingFeatureError: the device lacks what it needs.
+            ConfigError: the code can't be written.
         """
         key = request.name, tuple(sorted(request.constants.items())), request.subgroup_size
         if key not in self._known:
@@ -142,8 +147,14 @@ class Compiler:
             x, y, z = kernel.workgroup
             self._known[key] = Compiled(statistics, self._code(which), x * y * z)
             if self._folder is not None:
-                (self._folder / f"{len(self._known)}-{request.name}.s").write_text(self._known[key].code)
+                self._write(self._folder / f"{len(self._known)}-{request.name}.s", self._known[key].code)
         return self._known[key]
+
+    def _write(self, file: Path, code: str) -> None:
+        try:
+            file.write_text(code)
+        except OSError as exc:
+            raise ConfigError(f"{file}: {exc.strerror}") from exc
 
     def _statistics(self, which: CData) -> dict[str, int]:
         items = self._asked(

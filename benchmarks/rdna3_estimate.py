@@ -12,8 +12,8 @@ what all of a step's bytes, all of its instructions and all of its dispatches wo
 starting and for waiting for the one before it: a guess, which nobody has measured there. "Likely" is a range: a step
 whose memory gives the least, and the most, of `--memory-share` of its rate and whose code runs at such a
 `--code-share` of its instructions' rate, its dispatches beside that. The shares that are there by default are the
-least and the most that llama.cpp reached on such chips with dense models, by what its users published (rdna3_seen.py);
-whether our kernels reach as much there nobody knows.
+least and the most that llama.cpp reached on integrated chips, by what its users published (rdna3_seen.py), those of
+mixtures of experts for mixtures; whether our kernels reach as much, or more, there nobody knows.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.listing import ListedDispatch
 
 DISPATCH_US = 5.0  # taken, not measured
-MEMORY_SHARES = 0.74, 0.86  # at least and at most, by rdna3_seen.py
-CODE_SHARES = 0.28, 0.55
+# At least and at most, by rdna3_seen.py, of integrated chips: of models without experts, and of mixtures.
+MEMORY_SHARES, MIXTURE_MEMORY_SHARES = (0.75, 0.87), (0.51, 0.89)
+CODE_SHARES, MIXTURE_CODE_SHARES = (0.26, 0.57), (0.11, 0.24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,13 @@ class Estimator:
     model: Model
 
     def step(
-        self, tokens: int, context: int, memory_shares: Sequence[float], code_shares: Sequence[float], *, is_prompt: bool
+        self,
+        tokens: int,
+        context: int,
+        memory_shares: Sequence[float],
+        code_shares: Sequence[float],
+        *,
+        is_prompt: bool,
     ) -> Step:
         """Estimate a prompt, or a step in which so many streams decode behind so many tokens each."""
         parts = list(self.parts(tokens, context, is_prompt=is_prompt))
@@ -192,6 +199,13 @@ def step_us(parts: Sequence[Part], memory_share: float, code_share: float) -> fl
     return sum(part.at(memory_share, code_share) for part in parts)
 
 
+def shares_of(model: Model) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the least and the most that others reached of memory's rate, and of instructions', with such models."""
+    if model.has_experts:
+        return MIXTURE_MEMORY_SHARES, MIXTURE_CODE_SHARES
+    return MEMORY_SHARES, CODE_SHARES
+
+
 def table(steps: list[Step]) -> list[str]:
     """Return the steps as a table in Markdown."""
     lines = [
@@ -220,8 +234,8 @@ def main() -> None:
     parser.add_argument("--streams", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64], metavar="N")
     parser.add_argument("--prompt", type=count, default=512, metavar="N")
     parser.add_argument("--context", type=count, default=256, metavar="N", help="of each stream")
-    for name, shares in (("--memory-share", MEMORY_SHARES), ("--code-share", CODE_SHARES)):
-        parser.add_argument(name, type=positive, nargs=2, default=shares, metavar=("LEAST", "MOST"))
+    for name in ("--memory-share", "--code-share"):
+        parser.add_argument(name, type=positive, nargs=2, metavar=("LEAST", "MOST"))
     parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
     models = [Model.find(name) for name in options.models]
@@ -232,7 +246,8 @@ def main() -> None:
         print(f"{driver}: an estimate by its compiler, and no measurement", flush=True)
         for model in models:
             for name in options.chips:
-                one, shares = Estimator(compiler, CHIPS[name], model), (options.memory_share, options.code_share)
+                one, known = Estimator(compiler, CHIPS[name], model), shares_of(model)
+                shares = options.memory_share or known[0], options.code_share or known[1]
                 steps.append(one.step(options.prompt, options.prompt, *shares, is_prompt=True))
                 steps += [one.step(streams, options.context, *shares, is_prompt=False) for streams in options.streams]
     print("\n".join(table(steps)))

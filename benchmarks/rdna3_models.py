@@ -21,8 +21,8 @@ from unicorn_async.weights.plan import make_plan
 from unicorn_async.weights.rules import WeightKind
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
-from checkpoint_tensors import config
 import make_gguf
+from checkpoint_tensors import config
 from make_gguf import EMBEDDINGS
 from model_shapes import SHAPES
 from rdna3_mixes import MIXES, mixed_type
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
 PACKED = {"F8_E4M3": Codes.E4M3, "uint4": Codes.NIBBLES}  # of matrices, beside embeddings and a head in F16
 TYPES = (
-    *("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    *("IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS"),
-    *("int4", "nf4", *PACKED),
+    *("F16", "Q8_0", "Q4_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"),
+    *("BF16", "Q4_1", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "int4", "nf4", *PACKED),
 )
 MXFP4 = "MXFP4"  # of experts; what else there is has Q8_0
 MODELS = {**{name: config(shape) for name, shape in (SHAPES | LINEAR).items()}, **CONFIGS}
@@ -61,6 +60,11 @@ class Model:
     spec: ModelSpec
     plan: LoadPlan
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return any(dest.name.endswith("experts_down") for dest in self.plan.destinations)
+
     @classmethod
     def find(cls, name: str, scheme: WeightScheme = WeightScheme.AUTO) -> Model:
         """Read a checkpoint's headers, or make up those of SHAPE:TYPE.
@@ -76,13 +80,21 @@ class Model:
         if kind not in types or scheme is not WeightScheme.AUTO:
             raise ConfigError(f"{name}: expected {shape}: and one of {', '.join(types)}")
         own = kind if kind in BLOCKS or kind in MIXES else "F16"
-        spec = model_spec(MODELS[shape], traits=_GGUF)
+        spec = made_spec(shape)
         wanted = spec.wanted_tensors()
         scheme = WeightScheme.AUTO if own == kind or kind in PACKED else WeightScheme(kind)
-        return cls(name, spec, make_plan(_checkpoint(wanted, kind if kind in PACKED else own), wanted, scheme=scheme))
+        return cls(
+            name, spec, make_plan(made_checkpoint(wanted, kind if kind in PACKED else own), wanted, scheme=scheme)
+        )
 
 
-def _checkpoint(wanted: tuple[WantedTensor, ...], kind: str) -> Checkpoint:
+def made_spec(shape: str) -> ModelSpec:
+    """Return what a model of a shape is made of."""
+    return model_spec(MODELS[shape], traits=_GGUF)
+
+
+def made_checkpoint(wanted: tuple[WantedTensor, ...], kind: str) -> Checkpoint:
+    """Return what a file of a type would say of its tensors."""
     plain = "Q8_0" if kind == MXFP4 else kind
     table = "F16" if kind in PACKED else EMBEDDINGS.get(plain, plain)
     types = {WeightKind.VECTOR: "F32", WeightKind.MATRIX: plain, WeightKind.TABLE: table}

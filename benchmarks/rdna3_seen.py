@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The estimate for RDNA3 beside what users of llama.cpp published for such chips.
 
-    rdna3_seen.py [--json FILE]
+    rdna3_seen.py [--models MODEL...] [--json FILE]
 
 For each figure: the most that rdna3_estimate.py gives our kernels for that model and chip, what was seen, the ratio of
 the two, and the share of the rate that bounds the step, which makes the estimate what was seen: of the memory's rate
@@ -9,8 +9,8 @@ for decoding, of the instructions' for prompts, with DISPATCH_US for each dispat
 ours; llama.cpp's own were not put through the estimate. So a share says what the estimate has to be multiplied by to
 come out at what another engine reaches there, and not how good that engine's kernels are.
 
-Files of which no type is known here stand for others: `stands_for` says so. Memory is what the machine's reports say or,
-where they say nothing, what such machines have by their data sheets.
+Types of files that are not known here have others in their place, which the last column tells. Memory is what a report
+says of its machine or, where it says nothing, the chip's in rdna3.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import argparse
 import json
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 
 from command_line import out_file, run_script
 from rdna3 import CHIPS, choose_driver
 from rdna3_driver import Compiler
-from rdna3_estimate import CODE_SHARES, DISPATCH_US, MEMORY_SHARES, Estimator, step_us
+from rdna3_estimate import DISPATCH_US, Estimator, shares_of, step_us
 from rdna3_models import Model
 
+from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.hybrid.figures import OPEN_XDNA, SEEN_DECODED_PER_S, SEEN_READ_PER_S
 from unicorn_async.ops.subgroups import MATRIX_FEATURE
@@ -86,6 +88,7 @@ class Held:
     seen: Seen
     at_most: float
     share: float
+    is_dense: bool
 
     @property
     def ratio(self) -> float:
@@ -93,9 +96,9 @@ class Held:
         return self.seen.per_s / self.at_most
 
     @property
-    def is_dense(self) -> bool:
-        """Whether the model has no experts."""
-        return "-a3b" not in self.seen.model and "-a4b" not in self.seen.model
+    def is_integrated(self) -> bool:
+        """Whether the chip shares the host's memory."""
+        return ALL_CHIPS[self.seen.chip].device_type is DeviceType.INTEGRATED
 
 
 def held(compiler: Compiler, seen: Seen) -> Held:
@@ -104,12 +107,13 @@ def held(compiler: Compiler, seen: Seen) -> Held:
     tokens, context = (PROMPT, PROMPT) if seen.is_prompt else (1, DECODED)
     parts = list(one.parts(tokens, context, is_prompt=seen.is_prompt))
     wanted_us = tokens * 1e6 / seen.per_s - len(parts) * DISPATCH_US
+    memory_share, code_share = (sum(shares) / 2 for shares in shares_of(one.model))  # of what does not bound the step
     low, high = 0.01, 2.0
     for _ in range(30):
         share = (low + high) / 2
-        shares = (sum(MEMORY_SHARES) / 2, share) if seen.is_prompt else (share, sum(CODE_SHARES) / 2)
+        shares = (memory_share, share) if seen.is_prompt else (share, code_share)
         low, high = (share, high) if step_us(parts, *shares) > wanted_us else (low, share)
-    return Held(seen, tokens * 1e6 / step_us(parts, 1.0, 1.0), high)
+    return Held(seen, tokens * 1e6 / step_us(parts, 1.0, 1.0), high, not one.model.has_experts)
 
 
 def table(rows: list[Held]) -> list[str]:
@@ -129,9 +133,31 @@ def table(rows: list[Held]) -> list[str]:
     return lines
 
 
+def ranges(rows: list[Held]) -> list[str]:
+    """Return the least and the largest share, and ratio, of each kind of step, on each kind of chip."""
+    lines = []
+    for is_prompt, is_dense, is_integrated in product((True, False), repeat=3):
+        kind = (is_prompt, is_dense, is_integrated)
+        found = [row for row in rows if (row.seen.is_prompt, row.is_dense, row.is_integrated) == kind]
+        if found:
+            words = (
+                "prompts" if is_prompt else "one stream",
+                "dense models" if is_dense else "mixtures of experts",
+                "integrated chips" if is_integrated else "others",
+            )
+            shares, ratios = ([getattr(row, name) for row in found] for name in ("share", "ratio"))
+            lines.append(
+                f"{', '.join(words)}: shares of {min(shares):.2f} to {max(shares):.2f},"
+                f" ratios of {min(ratios):.2f} to {max(ratios):.2f}"
+            )
+    return lines
+
+
 def main() -> None:
     """Estimate, hold, and print."""
     parser = argparse.ArgumentParser(description="The estimate for RDNA3 beside what users of llama.cpp published.")
+    known = sorted({seen.model for seen in SEEN})
+    parser.add_argument("--models", nargs="+", choices=known, default=known, metavar="MODEL", help=", ".join(known))
     parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
     choose_driver()
@@ -139,15 +165,11 @@ def main() -> None:
         driver = f"{compiler.info.driver_name} {compiler.info.driver_info}"
         has_matrices = MATRIX_FEATURE in compiler.info.features
         print(f"{driver}: an estimate by its compiler, beside figures that others published", flush=True)
-        rows = [held(compiler, seen) for seen in SEEN]
+        rows = [held(compiler, seen) for seen in SEEN if seen.model in options.models]
     print("\n".join(table(rows)))
-    for is_dense in (True, False):
-        for is_prompt in (True, False):
-            shares = [row.share for row in rows if (row.is_dense, row.seen.is_prompt) == (is_dense, is_prompt)]
-            what = f"{'prompts' if is_prompt else 'one stream'}, {'dense models' if is_dense else 'mixtures of experts'}"
-            print(f"{what}: shares of {min(shares):.2f} to {max(shares):.2f}")
+    print("\n".join(ranges(rows)))
     if options.json is not None:
-        figures = [{**asdict(row), "ratio": row.ratio, "is_dense": row.is_dense} for row in rows]
+        figures = [{**asdict(row), "ratio": row.ratio, "is_integrated": row.is_integrated} for row in rows]
         options.json.write_text(
             json.dumps({"driver": driver, "has_matrices": has_matrices, "figures": figures}, indent=1)
         )

@@ -36,7 +36,9 @@ def _gemma4(**sizes: object) -> dict[str, object]:
     return {"architectures": ["Gemma4ForConditionalGeneration"], "text_config": {**text, **sizes}}
 
 
-def _qwen25(hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, *, is_tied: bool = False) -> dict[str, object]:
+def _qwen25(
+    hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, *, is_tied: bool = False
+) -> dict[str, object]:
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "hidden_size": hidden,
