@@ -1,10 +1,10 @@
 """Types that llama.cpp's mixes give to a model's matrices, where a file has more than one. Pure.
 
 The rules are those of llama.cpp (`llama_tensor_get_type_impl` in src/llama-quant.cpp at 007dbbf, 2026) for models
-without a rule of their own there: in Q4_K_M the values of attention and what leads out of a feed-forward network are Q6_K in
-half of the layers, the first and the last eighth and each third of those between; in Q3_K_M values are Q5_K in two
-layers, what leads out of networks in a sixteenth of them, and both Q4_K in all others, as what leads out of attention
-is. The output head is Q6_K in each, and so are embeddings that serve as one.
+without a rule of their own there. In Q4_K_M the values of attention, and what leads out of a feed-forward network, are
+Q6_K in half of the layers: in the first and the last eighth, and in each third between them. In Q3_K_M values are Q5_K
+in two layers, what leads out of networks in a sixteenth of them, and both Q4_K in all others, as what leads out of
+attention is. The output head is Q6_K in each, and so are embeddings that serve as one.
 """
 
 from __future__ import annotations
