@@ -58,7 +58,7 @@ def test_a_turn_of_an_inner_loop_counts_with_the_loop_around_it() -> None:
     loop = hottest_loop(heavier)
     assert loop is not None
     assert (loop.matrix, loop.dots, loop.loads, loop.load_bytes) == (1, 2, 1, 16 * 32)
-    assert loop.macs == 16**3 + 2 * 4 * 32
+    assert loop.macs == 16**3
 
 
 def test_code_that_multiplies_outside_of_loops_is_a_loop_of_one_turn() -> None:
@@ -72,7 +72,14 @@ def test_dot_products_count_before_other_multiply_adds() -> None:
     scales = NESTED.replace("v_fmac_f32_e32 v1, v2, v3 ", "v_fma_f32 v1, v2, v3, v1\n" * 9)
     loop = hottest_loop(scales)
     assert loop is not None
-    assert (loop.dots, loop.vector) == (2, 3)
+    assert (loop.dots, loop.vector, loop.macs) == (2, 3, 2 * 4 * 32)
+
+
+def test_multiply_adds_that_scale_dot_products_and_matrices_take_time_and_make_nothing() -> None:
+    dots = ["v_dot4_i32_iu8 v5, v6, v7, v5", "v_fma_f32 v1, v2, v3, v1"]
+    found = counted(dots)
+    assert (found.macs, found.vector_cycles) == (4 * 32, 2)
+    assert counted([*dots, "v_wmma_f32_16x16x16_f16 v[8:15], v[0:7], v[0:7], v[8:15]"]).macs == 16**3
 
 
 def test_code_without_multiply_adds_has_no_loop_to_speak_of() -> None:
