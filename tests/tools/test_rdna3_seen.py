@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from math import prod
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 
 import rdna3
 from rdna3_estimate import MEMORY_SHARES
+from rdna3_llama import LANES, VARIANTS
 from rdna3_models import TYPES, Model, made_checkpoint, made_spec
 
 SCRIPT = Path(rdna3.__file__).with_name("rdna3_seen.py")
@@ -94,3 +96,16 @@ def test_a_folder_that_cannot_be_made_for_code_is_named_in_one_line() -> None:
     done = radv(Path(rdna3.__file__), "qwen3-0.6b:Q4_K", "--chips", "780M", "--tokens", "1", "--code", "/proc/none")
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1 and "/proc/none: " in done.stderr
+
+
+def test_tiles_of_llama_cpp_are_covered_by_their_subgroups() -> None:
+    for variant in VARIANTS:
+        subgroups = variant.rows // variant.own_rows * (variant.tokens // variant.own_tokens)
+        assert subgroups * LANES == variant.threads, variant
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm here (Debian: binutils)")
+def test_a_library_that_names_no_shaders_is_said_to_name_none() -> None:
+    done = radv(SCRIPT.with_name("rdna3_llama.py"), sys.executable)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "names no shaders" in done.stderr
