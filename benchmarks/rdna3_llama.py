@@ -4,11 +4,11 @@
     rdna3_llama.py LIBRARY [--shape 43008x5376] [--chip 780M] [--tokens 512]
 
 LIBRARY is a libggml-vulkan.so that still names its shaders (`nm` lists them, of binutils). Those that multiply by
-K-quants are compiled by RADV as rdna3.py compiles ours, with the tiles that llama.cpp asks for on RDNA3, and put through
-the same estimate: what the instructions of the main loop take for one product, by their rates, on all of the chip's units.
-Tiles are those of llama.cpp's ggml-vulkan.cpp for AMD's GPUs with matrices (August and September 2026), and those that
-pull requests 28611 and 27554 have in their place. What quantises activations for the kernels of dot products, the sum
-over parts of K and all other operations are not counted.
+K-quants are compiled by RADV as rdna3.py compiles ours, with the tiles that llama.cpp asks for on RDNA3, and put
+through the same estimate: what the instructions of the main loop take for one product, by their rates, on all of the
+chip's units. Tiles are those of llama.cpp's ggml-vulkan.cpp for AMD's GPUs with matrices (August and September 2026),
+and those that pull requests 28611 and 27554 have in their place. What quantises activations for the kernels of dot
+products, the sum over parts of K and all other operations are not counted.
 """
 
 from __future__ import annotations
