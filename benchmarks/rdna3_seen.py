@@ -37,6 +37,8 @@ LLAMA = "https://github.com/ggml-org/llama.cpp"
 TILES, LARGE_TILE, ISSUE = f"{LLAMA}/pull/28611", f"{LLAMA}/pull/27554", f"{LLAMA}/issues/28843"
 MIXTURES = f"{LLAMA}/issues/22375"
 HOMELAB = "https://github.com/deseven/strixhalo-homelab/issues/11"
+AMDVLK = "https://github.com/GPUOpen-Drivers/AMDVLK/issues/420"
+INT8_MATRICES = f"{LLAMA}/pull/27952"
 WINDOWS = "https://github.com/sudoingX/qwen38-mtp/pull/69"
 # Half of what a Ryzen AI Max has: 32 of its 40 compute units, at 2.8 GHz.
 ALL_CHIPS = CHIPS | {"8050S": replace(CHIPS["8060S"], name="8050S", compute_units=32, ghz=2.8)}
@@ -77,6 +79,8 @@ SEEN = (
     *_both("8060S", "qwen3-30b-a3b:Q4_K_M", 910, 83.75, MIXTURES, "UD-Q4_K_XL, a later build"),
     *_both("8060S", "qwen3.5-27b:Q5_K", 294.5, 10.76, LARGE_TILE, "Qwen 3.8 in UD-Q5_K_XL"),
     Seen("8060S", "qwen3.5-27b:Q5_K", True, 517.0, LARGE_TILE, "Qwen 3.8 in UD-Q5_K_XL, with twice the columns"),
+    Seen("8060S", "qwen3-next-80b-a3b:Q4_K_M", True, 507.0, AMDVLK, "Qwen3 Coder Next, by RADV"),
+    *_both("7900XTX", "gemma4-26b-a4b:Q4_0", 3410.5, 135.6, INT8_MATRICES, "without what is proposed there"),
     *_both("7900XTX", "qwen3.5-27b:IQ3_XXS", 962.5, 53.5, ISSUE, "Qwen 3.8"),
 )
 

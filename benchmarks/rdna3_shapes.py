@@ -60,6 +60,9 @@ LINEAR = {
     "qwen3.5-9b": replace(
         SHAPES["qwen3.5-27b"], hidden=4096, layers=32, heads=16, ffn=12_288, linear=LinearHeads(16, 32)
     ),
+    "qwen3-next-80b-a3b": replace(
+        SHAPES["qwen3.5-35b-a3b"], layers=48, vocab=151_936, experts=512, experts_used=10, linear=LinearHeads(16, 32)
+    ),
 }
 CONFIGS: Mapping[str, Mapping[str, object]] = {
     "qwen2.5-3b": _qwen25(2048, 11_008, 36, 16, 2, is_tied=True),
