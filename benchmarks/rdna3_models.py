@@ -21,7 +21,7 @@ from unicorn_async.weights.plan import make_plan
 from unicorn_async.weights.rules import WeightKind
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
-import make_gguf
+import gguf_blocks
 from checkpoint_tensors import config
 from make_gguf import EMBEDDINGS
 from model_shapes import SHAPES
@@ -40,8 +40,8 @@ TYPES = (
 )
 MXFP4 = "MXFP4"  # of experts; what else there is has Q8_0
 MODELS = {**{name: config(shape) for name, shape in (SHAPES | LINEAR).items()}, **CONFIGS}
-BLOCKS = make_gguf.BLOCKS | {"BF16": (1, 2, 30), "Q4_1": (32, 20, 3), "Q5_1": (32, 24, 7), "Q5_K": (256, 176, 13)}
-OTHERWISE = make_gguf.OTHERWISE | {"Q5_K": "Q5_1"}
+BLOCKS = gguf_blocks.BLOCKS | {"BF16": (1, 2, 30), "Q4_1": (32, 20, 3), "Q5_1": (32, 24, 7), "Q5_K": (256, 176, 13)}
+OTHERWISE = gguf_blocks.OTHERWISE | {"Q5_K": "Q5_1"}
 # What GGUF files do to the tensors of any family.
 _GGUF = FileTraits(
     norms_hold_one=True,

@@ -15,6 +15,7 @@
 #include "include/pointers.glsl"
 #include "include/attention.glsl"
 #include "include/attention_splits.glsl"
+#define WITH_QUERIES // of KV: what a query becomes that meets keys of the cache
 #include KV
 #include FORM
 
@@ -69,6 +70,7 @@ layout(push_constant, scalar) uniform P {
 
 const uint CHUNKS = HEAD_DIM / 8 / LANES; // 8 elements each, of one key, in one lane
 const uint LANE_VECTORS = 2 * CHUNKS; // vec4s of a head in one lane
+const uint QUERY_VECTORS = HEADS * LANE_VECTORS;
 const uint KEYS = WORKGROUP / LANES; // keys at a time
 const uint KEY_LOADS = CHUNKS / KV_OCTETS; // of a lane, for a key
 const uint LOADS = UNROLL * KEY_LOADS; // of keys, or of values, under way in a lane
@@ -150,6 +152,15 @@ void meet() {
         subgroupBarrier();
 }
 
+void prepare(vec4 queries[QUERY_VECTORS]) {
+    [[unroll]] for (uint load = 0; load < HEADS * KEY_LOADS; ++load) {
+        vec4 part[2 * KV_OCTETS];
+        [[unroll]] for (uint i = 0; i < 2 * KV_OCTETS; ++i)
+            part[i] = queries[load * 2 * KV_OCTETS + i];
+        q[load] = kv_query(part);
+    }
+}
+
 void pack(vec4 values[LANE_VECTORS], out KvRaw raw[KEY_LOADS]) {
     [[unroll]] for (uint load = 0; load < KEY_LOADS; ++load) {
         vec4 part[2 * KV_OCTETS];
@@ -217,6 +228,7 @@ void main() {
 
     bool has_last = end == context;
     Vec4s heads = p.q + uint64_t(token * ROW_HEADS) * COLUMNS;
+    vec4 queries[QUERY_VECTORS];
     KvRaw key[KEY_LOADS], value[KEY_LOADS];
     if (ROTATES) {
         Vec4s k_head = heads + (NUM_HEADS + kv_head) * COLUMNS;
@@ -229,8 +241,8 @@ void main() {
         }
         rotate_heads(heads, head, k_head, context - 1, has_last);
         meet();
-        [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)
-            q[i] = outputs[i / LANE_VECTORS * COLUMNS + vector_of(i % LANE_VECTORS)];
+        [[unroll]] for (uint i = 0; i < QUERY_VECTORS; ++i)
+            queries[i] = outputs[i / LANE_VECTORS * COLUMNS + vector_of(i % LANE_VECTORS)];
         if (has_last) {
             [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
                 new_key[i] = outputs[VECTORS + vector_of(i)];
@@ -239,9 +251,10 @@ void main() {
         }
         meet(); // before the results come there
     } else {
-        [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)
-            q[i] = (heads + (head + i / LANE_VECTORS) * COLUMNS + vector_of(i % LANE_VECTORS)).v;
+        [[unroll]] for (uint i = 0; i < QUERY_VECTORS; ++i)
+            queries[i] = (heads + (head + i / LANE_VECTORS) * COLUMNS + vector_of(i % LANE_VECTORS)).v;
     }
+    prepare(queries);
     if (has_last) {
         uint slot = cache_slot(table, context - 1, BLOCK_SIZE);
         KvRow key_row = row_of(p.k_cache, slot, kv_head), value_row = row_of(p.v_cache, slot, kv_head);

@@ -1,20 +1,23 @@
 #version 460
 // The gated delta rule in chunks, the part with the state: chunk after chunk of a sequence, by what delta_chunk made of each, where
 // the formulas are. A workgroup owns TILE columns of one head's S (along x), in shared memory, for the long run of tokens that
-// begins in SHORTEST rows (along y). A lane has four columns of two tokens, then of every 16th vec4 of keys. What is kept before a
-// run's end is the state behind a chunk.
+// begins in SHORTEST rows (along y). A lane has four columns of ROWS tokens, then of every GROUPS-th vec4 of keys. Chunks wait for
+// each other, so what comes next is under way from memory while something is computed: by turns into one of two arrays, and without
+// conditions, or compilers would wait to copy it. What is kept before a run's end is the state behind a chunk.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "include/pointers.glsl"
 #include "include/run.glsl"
 
-layout(constant_id = 0) const uint WORKGROUP = 128; // what a lane has is made for so many
+layout(constant_id = 0) const uint WORKGROUP = 128; // TILE * CHUNK or a half or a quarter
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint KEY_VECTORS = 32;
 layout(constant_id = 2) const uint KEY_HEADS = 1;
 layout(constant_id = 3) const uint VALUE_HEADS = 1;
 layout(constant_id = 4) const uint VALUE_VECTORS = 32;
 layout(constant_id = 5) const bool TILED = false; // as in delta_rule
+layout(constant_id = 6) const uint TILE = 8; // vec4s of a head of values
+layout(constant_id = 7) const uint AHEAD = 4; // vec4s of a head of keys that are under way, or tokens; 1, 2 or 4
 const bool RATES = false; // of gates, which delta_chunk has read
 
 #include "include/delta_gates.glsl"
@@ -33,18 +36,27 @@ layout(push_constant, scalar) uniform P {
     uint num_rows;
 } p;
 
-const uint TILE = 8; // vec4s of a head of values
-const uint GROUPS = 16; // lanes with the same columns
-const uint UNROLLED = 4; // vec4s of a head of keys, which has a multiple of so many
+const uint GROUPS = WORKGROUP / TILE; // lanes with the same columns
+const uint ROWS = CHUNK / GROUPS;
 const uint KEYS = (KEY_VECTORS + GROUPS - 1) / GROUPS;
-const bool WHOLE = KEY_VECTORS % GROUPS == 0; // no lane has a vec4 of keys too many
+const uint FACTORS = CHUNK * CHUNK / 4 / WORKGROUP; // vec4s of T that a lane brings in, and of P
+const uint STRIDE = CHUNK / 4 + 1; // of a row of factors: neighbours begin in other banks
 
-shared vec4 rest[CHUNK * TILE]; // (CHUNK, TILE): V - diag(d) K S
-shared vec4 left[CHUNK * TILE]; // (CHUNK, TILE): U
-shared vec4 decayed[CHUNK * TILE]; // (CHUNK, TILE): diag(w) U
+shared vec4 tokens[CHUNK * TILE]; // (CHUNK, TILE): V - diag(d) K S, then U
+shared vec4 factors[CHUNK * STRIDE]; // (CHUNK, STRIDE): T, then P
+shared vec2 decays[CHUNK]; // d and w
 
 #include "include/long_chunks.glsl"
 #include "include/state_tile.glsl"
+#include "include/chunk_steps.glsl"
+
+// Of the chunk that comes next: the first queries and keys, and all else that is read of it.
+vec4 next_queries[ROWS * AHEAD], next_keys[ROWS * AHEAD];
+vec4 next_values[ROWS], next_t[FACTORS], next_p[FACTORS];
+vec2 next_decays[ROWS];
+// Of this one, as arrays whose sizes are no constants of the language can't be passed: what the state and other tokens have for the
+// lane's tokens, and keys of tokens that are added to the state.
+vec4 sums[ROWS], found[ROWS], first_keys[AHEAD * KEYS];
 
 Vec4s queries_of(uint row) {
     return p.qkv + uint64_t(row) * p.row_columns + key_head_of(head) * KEY_VECTORS;
@@ -58,116 +70,150 @@ Vec4s chunk_of(uint row) {
     return p.chunks + (uint64_t(row) * VALUE_HEADS + head) * CHUNK_VECTORS;
 }
 
-// What the state has for the keys and the queries of two tokens.
-void find(uint rows[2], out vec4 by_keys[2], out vec4 by_queries[2]) {
-    Vec4s q[2] = Vec4s[2](queries_of(rows[0]), queries_of(rows[1]));
-    [[unroll]] for (uint r = 0; r < 2; ++r)
-        by_keys[r] = by_queries[r] = vec4(0);
-    Vec4s k[2] = Vec4s[2](keys_of(rows[0]), keys_of(rows[1]));
-    [[dont_unroll]] for (uint v = 0; v < KEY_VECTORS; v += UNROLLED) {
-        vec4 k4[2][UNROLLED], q4[2][UNROLLED];
-        [[unroll]] for (uint r = 0; r < 2; ++r) {
-            [[unroll]] for (uint u = 0; u < UNROLLED; ++u) {
-                q4[r][u] = (q[r] + u).v;
-                k4[r][u] = (k[r] + u).v;
-            }
-            q[r] = q[r] + UNROLLED;
-            k[r] = k[r] + UNROLLED;
-        }
-        [[unroll]] for (uint c = 0; c < 4 * UNROLLED; ++c) {
-            vec4 row = s[(4 * v + c) * TILE + column];
-            [[unroll]] for (uint r = 0; r < 2; ++r) {
-                by_keys[r] = fma(vec4(k4[r][c / 4][c % 4]), row, by_keys[r]);
-                by_queries[r] = fma(vec4(q4[r][c / 4][c % 4]), row, by_queries[r]);
-            }
-        }
-    }
+// Past the end of a head's values the last ones are computed again.
+uint value_at() {
+    return head * VALUE_VECTORS + min(tile + column, VALUE_VECTORS - 1);
 }
 
-// The sum over tokens up to the lane's second of a factor and what the token has in shared memory.
-#define ADD_TOKENS(sums, factors, tokens)                                                   \
-    [[dont_unroll]] for (uint v = 0; v <= group / 2; ++v) {                                 \
-        vec4 f[2] = vec4[2]((factors[0] + v).v, (factors[1] + v).v);                        \
-        [[unroll]] for (uint c = 0; c < 4; ++c) {                                           \
-            vec4 row = tokens[(4 * v + c) * TILE + column];                                 \
-            [[unroll]] for (uint r = 0; r < 2; ++r)                                         \
-                sums[r] = fma(vec4(f[r][c]), row, sums[r]);                                 \
+// Past a chunk's end its last token is read again, and past the end of keys the last of them.
+#define FETCH_ROWS(q4, k4, row, num_tokens, first)                                          \
+    [[unroll]] for (uint r = 0; r < ROWS; ++r) {                                            \
+        uint token = min(ROWS * group + r, num_tokens - 1);                                 \
+        Vec4s q = queries_of(row + token) + min(first, KEY_VECTORS - AHEAD);                \
+        [[unroll]] for (uint u = 0; u < AHEAD; ++u) {                                       \
+            q4[r * AHEAD + u] = (q + u).v;                                                  \
+            k4[r * AHEAD + u] = (q + (KEY_HEADS * KEY_VECTORS + u)).v;                      \
         }                                                                                   \
     }
 
-void add_keys(uint row, uint num_tokens, float decay) {
-    vec4 sums[KEYS][4];
+void fetch_chunk(uint row, uint num_tokens) {
+    FETCH_ROWS(next_queries, next_keys, row, num_tokens, 0)
+    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+        uint at = row + min(ROWS * group + r, num_tokens - 1);
+        next_values[r] = (p.qkv + uint64_t(at) * p.row_columns + 2 * KEY_HEADS * KEY_VECTORS + value_at()).v;
+        next_decays[r] = (chunk_of(at) + CHUNK / 2).v.xy;
+    }
+    [[unroll]] for (uint f = 0; f < FACTORS; ++f) {
+        uint i = lane + f * WORKGROUP;
+        Vec4s own = chunk_of(row + min(i / (CHUNK / 4), num_tokens - 1)) + i % (CHUNK / 4);
+        next_t[f] = own.v;
+        next_p[f] = (own + CHUNK / 4).v;
+    }
+}
+
+#define ADD_ROWS(q4, k4, first)                                                             \
+    [[unroll]] for (uint c = 0; c < 4 * AHEAD; ++c) {                                       \
+        vec4 row = s[(4 * (first) + c) * TILE + column];                                    \
+        [[unroll]] for (uint r = 0; r < ROWS; ++r) {                                        \
+            sums[r] = fma(vec4(k4[r * AHEAD + c / 4][c % 4]), row, sums[r]);                \
+            found[r] = fma(vec4(q4[r * AHEAD + c / 4][c % 4]), row, found[r]);              \
+        }                                                                                   \
+    }
+
+// What the state has for the keys and the queries of a lane's tokens, into `sums` and `found`.
+void find(uint row, uint num_tokens) {
+    [[unroll]] for (uint r = 0; r < ROWS; ++r)
+        sums[r] = found[r] = vec4(0);
+    [[dont_unroll]] for (uint v = 0; v < KEY_VECTORS; v += 2 * AHEAD) {
+        vec4 more_queries[ROWS * AHEAD], more_keys[ROWS * AHEAD];
+        FETCH_ROWS(more_queries, more_keys, row, num_tokens, v + AHEAD)
+        ADD_ROWS(next_queries, next_keys, v)
+        FETCH_ROWS(next_queries, next_keys, row, num_tokens, v + 2 * AHEAD)
+        if (KEY_VECTORS % (2 * AHEAD) == 0 || v + AHEAD < KEY_VECTORS)
+            ADD_ROWS(more_queries, more_keys, v + AHEAD)
+    }
+}
+
+// The sum over tokens up to the lane's last, in whole eights, of a factor and what the token has in shared memory.
+#define ADD_TOKENS(sums)                                                                    \
+    [[dont_unroll]] for (uint v = 0; v <= (ROWS * group + ROWS - 1) / 4; v += 2) {          \
+        vec4 f[ROWS * 2];                                                                   \
+        [[unroll]] for (uint r = 0; r < ROWS; ++r)                                          \
+            [[unroll]] for (uint i = 0; i < 2; ++i)                                         \
+                f[r * 2 + i] = factors[(ROWS * group + r) * STRIDE + v + i];                \
+        [[unroll]] for (uint c = 0; c < 8; ++c) {                                           \
+            vec4 row = tokens[(4 * v + c) * TILE + column];                                 \
+            [[unroll]] for (uint r = 0; r < ROWS; ++r)                                      \
+                sums[r] = fma(vec4(f[r * 2 + c / 4][c % 4]), row, sums[r]);                 \
+        }                                                                                   \
+    }
+
+// Behind the last token U is nothing, and its keys are read again.
+#define FETCH_KEYS(into, row, first, num_tokens)                                            \
+    [[unroll]] for (uint i = 0; i < AHEAD; ++i) {                                           \
+        Vec4s k = keys_of(row + min(first + i, num_tokens - 1));                            \
+        [[unroll]] for (uint m = 0; m < KEYS; ++m)                                          \
+            into[i * KEYS + m] = (k + min(group + m * GROUPS, KEY_VECTORS - 1)).v;          \
+    }
+
+#define ADD_KEYS(k4, first)                                                                 \
+    [[unroll]] for (uint i = 0; i < AHEAD; ++i) {                                           \
+        uint token = (first) + i;                                                           \
+        vec4 u = decays[token].y * tokens[token * TILE + column];                           \
+        [[unroll]] for (uint m = 0; m < KEYS; ++m)                                          \
+            [[unroll]] for (uint c = 0; c < 4; ++c)                                         \
+                added[m * 4 + c] = fma(vec4(k4[i * KEYS + m][c]), u, added[m * 4 + c]);     \
+    }
+
+// Adds what tokens leave to the state.
+void add_keys(uint row, uint num_tokens) {
+    vec4 added[KEYS * 4];
+    float decay = decays[num_tokens - 1].x;
     [[unroll]] for (uint m = 0; m < KEYS; ++m)
         [[unroll]] for (uint c = 0; c < 4; ++c)
-            sums[m][c] = decay * s[(4 * min(group + m * GROUPS, KEY_VECTORS - 1) + c) * TILE + column];
-    uint first = min(group, KEY_VECTORS - 1);
-    Vec4s k = keys_of(row) + first;
-    [[dont_unroll]] for (uint i = 0; i < num_tokens; i += 2, k = k + 2 * p.row_columns) {
-        Vec4s both[2] = Vec4s[2](k, k + (i + 1 < num_tokens ? p.row_columns : 0)); // behind the last one U is nothing
-        [[unroll]] for (uint r = 0; r < 2; ++r) {
-            vec4 u = decayed[(i + r) * TILE + column];
-            [[unroll]] for (uint m = 0; m < KEYS; ++m) {
-                vec4 k4 = (both[r] + (WHOLE ? m * GROUPS : min(first + m * GROUPS, KEY_VECTORS - 1) - first)).v;
-                [[unroll]] for (uint c = 0; c < 4; ++c)
-                    sums[m][c] = fma(vec4(k4[c]), u, sums[m][c]);
-            }
-        }
+            added[m * 4 + c] = decay * s[(4 * min(group + m * GROUPS, KEY_VECTORS - 1) + c) * TILE + column];
+    [[dont_unroll]] for (uint first = 0; first < num_tokens; first += 2 * AHEAD) {
+        vec4 more_keys[AHEAD * KEYS];
+        FETCH_KEYS(more_keys, row, first + AHEAD, num_tokens)
+        ADD_KEYS(first_keys, first)
+        FETCH_KEYS(first_keys, row, first + 2 * AHEAD, num_tokens)
+        ADD_KEYS(more_keys, first + AHEAD)
     }
     [[unroll]] for (uint m = 0; m < KEYS; ++m)
         if (group + m * GROUPS < KEY_VECTORS)
             [[unroll]] for (uint c = 0; c < 4; ++c)
-                s[(4 * (group + m * GROUPS) + c) * TILE + column] = sums[m][c];
+                s[(4 * (group + m * GROUPS) + c) * TILE + column] = added[m * 4 + c];
 }
 
-void step_chunk(uint row, uint num_tokens) {
-    uint tokens[2] = uint[2](2 * group, 2 * group + 1);
-    uint rows[2] = uint[2](row + min(tokens[0], num_tokens - 1), row + min(tokens[1], num_tokens - 1));
-    uint at = min(tile + column, VALUE_VECTORS - 1); // past the end the last one is computed again
-    vec4 by_keys[2], found[2];
-    vec2 decays[2];
-    find(rows, by_keys, found);
-    Vec4s factors[2], more[2];
-    [[unroll]] for (uint r = 0; r < 2; ++r) {
-        factors[r] = chunk_of(rows[r]);
-        more[r] = factors[r] + CHUNK / 4;
-        decays[r] = (factors[r] + CHUNK / 2).v.xy;
-        vec4 value = (p.qkv + uint64_t(rows[r]) * p.row_columns + 2 * KEY_HEADS * KEY_VECTORS + head * VALUE_VECTORS + at).v;
-        bool has_token = tokens[r] < num_tokens;
-        rest[tokens[r] * TILE + column] = has_token ? value - decays[r].x * by_keys[r] : vec4(0);
-        found[r] *= decays[r].x;
+void step_chunk(uint row, uint num_tokens, bool is_last, uint which, out uint next_tokens) {
+    uint offset = next_offset(row, is_last);
+    find(row, num_tokens);
+    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+        uint token = ROWS * group + r;
+        tokens[token * TILE + column] = token < num_tokens ? next_values[r] - next_decays[r].x * sums[r] : vec4(0);
+        found[r] *= next_decays[r].x;
+        if (column == 0)
+            decays[token] = next_decays[r];
     }
-    barrier();
-    vec4 u[2] = vec4[2](vec4(0), vec4(0));
-    ADD_TOKENS(u, factors, rest)
-    [[unroll]] for (uint r = 0; r < 2; ++r) {
-        u[r] = tokens[r] < num_tokens ? u[r] : vec4(0);
-        left[tokens[r] * TILE + column] = u[r];
-        decayed[tokens[r] * TILE + column] = decays[r].y * u[r];
+    [[unroll]] for (uint f = 0; f < FACTORS; ++f) {
+        uint i = lane + f * WORKGROUP;
+        factors[i / (CHUNK / 4) * STRIDE + i % (CHUNK / 4)] = next_t[f];
     }
+    find_end(offset, which);
     barrier();
-    ADD_TOKENS(found, more, left)
-    [[unroll]] for (uint r = 0; r < 2; ++r)
-        if (tokens[r] < num_tokens && tile + column < VALUE_VECTORS)
-            (p.y + (uint64_t(rows[r]) * VALUE_HEADS + head) * VALUE_VECTORS + at).v = found[r];
-    add_keys(row, num_tokens, (chunk_of(row + num_tokens - 1) + CHUNK / 2).v.x);
+    [[unroll]] for (uint r = 0; r < ROWS; ++r)
+        sums[r] = vec4(0);
+    ADD_TOKENS(sums)
+    next_tokens = is_last ? 0 : ends[which ^ 1];
     barrier();
-}
-
-void main() {
-    uint begin = gl_WorkGroupID.y * SHORTEST, runs = chunks_from(begin, true);
-    if (runs == 0)
-        return;
-    uint row = begin + findLSB(runs); // the only one: it is as long as these rows
-    Run run = (p.runs + row).v;
-    load_state(run.source, (p.positions + row).v == 0);
-    barrier();
-    bool is_last = false;
-    for (; !is_last; row += CHUNK) {
-        uint num_tokens = chunk_tokens(row, is_last);
-        step_chunk(row, num_tokens);
-        uint kept = (p.runs + row + num_tokens - 1).v.kept;
-        if (kept != NO_STATE)
-            store_state(kept);
+    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+        uint token = ROWS * group + r;
+        tokens[token * TILE + column] = token < num_tokens ? sums[r] : vec4(0);
     }
-    store_state(run.state_index);
+    [[unroll]] for (uint f = 0; f < FACTORS; ++f) {
+        uint i = lane + f * WORKGROUP;
+        factors[i / (CHUNK / 4) * STRIDE + i % (CHUNK / 4)] = next_p[f];
+    }
+    end_was_found(which);
+    FETCH_KEYS(first_keys, row, 0, num_tokens)
+    fetch_next(row, num_tokens, is_last, next_tokens);
+    barrier();
+    ADD_TOKENS(found)
+    [[unroll]] for (uint r = 0; r < ROWS; ++r) {
+        uint token = ROWS * group + r;
+        if (token < num_tokens && tile + column < VALUE_VECTORS)
+            (p.y + uint64_t(row + token) * (VALUE_HEADS * VALUE_VECTORS) + value_at()).v = found[r];
+    }
+    add_keys(row, num_tokens);
+    barrier();
 }

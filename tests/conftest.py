@@ -114,11 +114,11 @@ def patience() -> Iterator[None]:
     """
     limits = {
         "guidance.follower.PATIENCE": 1000,
-        "guidance.follower.ANSWER_S": 240.0,
-        "guidance.process.ANSWER_S": 240.0,
-        "guidance.process.PREPARE_S": 240.0,
-        "guidance.followers.TURNS": TURNS._replace(wait_s=240.0),
-        "tokenizer.process._ANSWER_S": 240.0,
+        "guidance.follower.ANSWER_S": PATIENCE_S,
+        "guidance.process.ANSWER_S": PATIENCE_S,
+        "guidance.process.PREPARE_S": PATIENCE_S,
+        "guidance.followers.TURNS": TURNS._replace(wait_s=PATIENCE_S),
+        "tokenizer.process._ANSWER_S": PATIENCE_S,
         "tokenizer.template_process._LATE_S": 60.0,
     }
     with pytest.MonkeyPatch.context() as patch:

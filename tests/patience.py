@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 def wait_until(wanted: Callable[[], object]) -> None:

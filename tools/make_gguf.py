@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Write a GGUF file with random weights in the shapes of a real model, that llama.cpp loads too.
 
-    tools/make_gguf.py SHAPE:TYPE[:LAYERS] FILE [--vocab N]
+    tools/make_gguf.py SHAPE:TYPE[:LAYERS] FILE [--vocab N] [--cycle [SHARE] [--predictor SHARE]]
 
 e.g. gemma3-27b:Q4_0. Nothing in it is trained: the answers mean nothing, and neither do measurements of quality, of how
-often proposed tokens are right, or of which experts tokens choose.
+often proposed tokens are right, or of which experts tokens choose. With `--cycle` each token is followed by the next
+one, and is so behind a share of tokens alone in a model that is to draft to another of the same vocabulary, or by
+`--predictor` in a layer of the model's own: gguf_cycle.py says how. What proposals gain can be measured with these.
 
 Shapes are those of tools/make_checkpoint.py, mixtures of experts and RWKV-7 among them, and gpt-oss-20b; types F16,
 Q8_0, Q4_0, Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and MXFP4. Of MXFP4 are experts alone, beside
@@ -27,30 +29,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf_blocks import BLOCKS, possible, random_blocks
+from gguf_cycle import FIRST_KEY, Cycle, Fill, Tables, half_columns, leaves, projection
 from gguf_fields import text, typed
 from gguf_recurrent import linear_keys, linear_tensors, rwkv_keys, rwkv_tensors, shared_tensors
 from model_shapes import SHAPES, Shape
 
 POOL_BYTES = 32 << 20
 ALIGNMENT = 32
-BLOCKS = {  # values of a block, its bytes, the type's number
-    "F32": (1, 4, 0),
-    "F16": (1, 2, 1),
-    "Q4_0": (32, 18, 2),
-    "Q5_0": (32, 22, 6),
-    "Q8_0": (32, 34, 8),
-    "Q2_K": (256, 84, 10),
-    "Q3_K": (256, 110, 11),
-    "Q4_K": (256, 144, 12),
-    "Q6_K": (256, 210, 14),
-    "IQ2_XS": (256, 74, 17),
-    "IQ3_XXS": (256, 98, 18),
-    "IQ1_S": (256, 50, 19),
-    "IQ4_NL": (32, 18, 20),
-    "IQ3_S": (256, 110, 21),
-    "IQ4_XS": (256, 136, 23),
-    "MXFP4": (32, 17, 39),
-}
 FILE_TYPES = {
     "F16": 1,
     "Q4_0": 2,
@@ -67,14 +53,11 @@ FILE_TYPES = {
 }
 GPT_OSS = Shape("GptOssForCausalLM", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, False, 128, 32, 4, 2880)
 GGUF_SHAPES = ChainMap(SHAPES, {"gpt-oss-20b": GPT_OSS})
-MXFP4_EXPONENTS = (119, 121)  # from one to before another: of weights of deviation about 0.02
 EMBEDDINGS = dict.fromkeys(("Q4_0", "Q2_K", "Q3_K", "Q4_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "Q6_K")
-OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"} | dict.fromkeys(
-    ("Q2_K", "Q3_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"
-)  # for rows of no whole blocks
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 FIRST_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>")
 TABLES = ("token_embd", "output")
+TABLE_NAMES = tuple(f"{name}.weight" for name in TABLES)
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256  # those, and all bytes
 
 
@@ -85,6 +68,7 @@ class RandomModel:
     name: str
     shape: Shape
     type: str
+    cycle: Cycle | None = None
 
     @classmethod
     def parse(cls, text: str) -> RandomModel:
@@ -113,6 +97,32 @@ class RandomModel:
             raise ValueError(f"vocabulary: expected {SMALLEST_VOCABULARY} tokens or more, got {size}")
         return replace(self, shape=replace(self.shape, vocab=size))
 
+    def with_cycle(self, share: float, predicted: float | None) -> RandomModel:
+        """Return one whose answers follow a cycle behind a share of tokens, and its predicting layer's if it is to.
+
+        Raises:
+            ValueError: there are no such shares, or there is no way to make one of its shape.
+        """
+        if self.shape.ranks is not None or self.shape.model_type == "gpt-oss":
+            raise ValueError(f"{self.name}: its layers have biases, and add to what comes to them")
+        if predicted is not None and self.shape.linear is None:
+            raise ValueError(f"{self.name}: it has no layer that predicts a token more")
+        if predicted is not None:
+            half_columns(self.embeddings, self.shape.hidden)
+        cycle = Cycle(len(FIRST_TOKENS), share, predicted)
+        return replace(self, shape=replace(self.shape, tied=False), cycle=cycle)
+
+    @property
+    def num_predictors(self) -> int:
+        """Layers behind the last that predict a token more."""
+        return int(self.cycle is not None and self.cycle.predicted is not None)
+
+    @property
+    def embeddings(self) -> str:
+        """The type of both tables."""
+        kind = EMBEDDINGS.get(self.type, "Q8_0" if self.type == "MXFP4" else self.type)
+        return possible(kind, self.shape.hidden)
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -122,6 +132,7 @@ class Matrix:
     shape: tuple[int, ...]  # rows before columns, experts before both
     type: str
     bounds: tuple[float, float] | None = None
+    fill: Fill = Fill.RANDOM
 
     @property
     def is_norm(self) -> bool:
@@ -130,7 +141,7 @@ class Matrix:
     @property
     def pool(self) -> tuple[object, ...]:
         """What it has in common with those that are filled with the same bytes."""
-        return self.type, self.shape if self.bounds else self.shape[-1:], self.is_norm, self.bounds
+        return self.type, self.shape if self.bounds else self.shape[-1:], self.is_norm, self.bounds, self.fill
 
     @property
     def nbytes(self) -> int:
@@ -146,8 +157,8 @@ def tensors(model: RandomModel) -> list[Matrix]:
     before_ffn = "post_attention_norm" if is_gpt_oss or shape.linear else "ffn_norm"
 
     def matrix(name: str, *dims: int, kind: str = plain) -> None:
-        kind = kind if dims[-1] % BLOCKS[kind][0] == 0 else OTHERWISE.get(kind, "F16")
-        found.append(Matrix(f"{name}.weight", dims, kind))
+        fill = Fill.NOTHING if model.cycle is not None and leaves(name) else Fill.RANDOM
+        found.append(Matrix(f"{name}.weight", dims, possible(kind, dims[-1]), fill=fill))
 
     def norm(name: str, size: int) -> None:
         found.append(Matrix(f"{name}.weight", (size,), "F32"))
@@ -162,7 +173,7 @@ def tensors(model: RandomModel) -> list[Matrix]:
         else:
             found.append(Matrix(name, dims, "F32", bounds))
 
-    hidden, embeddings = shape.hidden, EMBEDDINGS.get(model.type, plain)
+    hidden, embeddings = shape.hidden, model.embeddings
     if shape.ranks is not None:
         for named in rwkv_tensors(shape, shape.ranks):
             drawn(*named)
@@ -173,13 +184,17 @@ def tensors(model: RandomModel) -> list[Matrix]:
     if not shape.tied:
         matrix("output", shape.vocab, hidden, kind=embeddings)
     gemma = shape.model_type.startswith("gemma3")
-    for layer in range(shape.layers):
-        base = f"blk.{layer}."
+    for layer in range(shape.layers + model.num_predictors):
+        base, is_predictor = f"blk.{layer}.", layer == shape.layers
+        if is_predictor:
+            for name in ("enorm", "hnorm", "shared_head_norm"):
+                norm(f"{base}nextn.{name}", hidden)
+            found.append(Matrix(f"{base}nextn.eh_proj.weight", (hidden, 2 * hidden), "Q8_0", fill=Fill.PROJECTION))
         for name in ("attn_norm", before_ffn, *(("post_attention_norm", "post_ffw_norm") if gemma else ())):
             norm(base + name, hidden)
         if is_gpt_oss:
             norm(base + "attn_sinks", shape.heads)
-        if shape.linear is not None and not shape.attends(layer):
+        if shape.linear is not None and not (is_predictor or shape.attends(layer)):
             for name, dims, bounds in linear_tensors(shape, shape.linear):
                 drawn(base + name, dims, bounds)
         else:
@@ -222,7 +237,7 @@ def metadata(model: RandomModel) -> dict[str, Any]:
         "general.quantization_version": 2,
         f"{arch}.context_length": 131072,
         f"{arch}.embedding_length": shape.hidden,
-        f"{arch}.block_count": shape.layers,
+        f"{arch}.block_count": shape.layers + model.num_predictors,
         f"{arch}.feed_forward_length": shape.ffn,
         f"{arch}.vocab_size": shape.vocab,
     }
@@ -234,6 +249,10 @@ def metadata(model: RandomModel) -> dict[str, Any]:
         keys |= {f"{arch}.expert_feed_forward_length": shape.expert_ffn}
     if shape.linear is not None:
         keys |= {f"{arch}.{name}": value for name, value in linear_keys(shape, shape.linear).items()}
+    if model.cycle is not None:
+        keys |= {FIRST_KEY: model.cycle.first}
+    if model.num_predictors:
+        keys |= {f"{arch}.nextn_predict_layers": model.num_predictors}
     if is_gpt_oss:
         keys |= {f"{arch}.attention.sliding_window": shape.window, f"{arch}.rope.scaling.type": "yarn"}
         keys |= {f"{arch}.rope.scaling.factor": 32.0, f"{arch}.rope.scaling.original_context_length": 4096}
@@ -293,52 +312,24 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def random_blocks(rng: np.random.Generator, kind: str, deviation: float) -> bytes:
-    """About POOL_BYTES of whole blocks whose values are finite, and have about this standard deviation."""
-    values, size, _ = BLOCKS[kind]
-    count = POOL_BYTES // size
-    if values == 1:
-        numbers = rng.standard_normal(count, np.float32) * np.float32(deviation)
-        return numbers.astype("<f2" if kind == "F16" else "<f4").tobytes()
-    blocks = rng.integers(0, 256, (count, size), np.uint8)
-    if kind == "MXFP4":
-        blocks[:, 0] = rng.integers(*MXFP4_EXPONENTS, count, np.uint8)
-        return blocks.tobytes()
-    # Where a block's half-precision scales are, and the deviation of what they multiply.
-    places, spread = {
-        "Q4_0": ((0,), 4.6),
-        "Q5_0": ((0,), 9.2),
-        "Q8_0": ((0,), 73.9),
-        "Q2_K": ((80, 82), 13.4),
-        "Q3_K": ((108,), 43.4),
-        "Q4_K": ((0, 2), 300.0),
-        "Q6_K": ((208,), 1370.0),
-        "IQ1_S": ((0,), 7.2),
-        "IQ2_XS": ((0,), 56.0),
-        "IQ3_XXS": ((0,), 142.0),
-        "IQ3_S": ((0,), 140.0),
-        "IQ4_NL": ((0,), 67.4),
-        "IQ4_XS": ((0,), 1246.0),
-    }[kind]
-    for place in places:
-        scales = (rng.uniform(0.5, 1.5, count) * deviation / spread).astype("<f2")
-        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(count, 2)
-    return blocks.tobytes()
+def pooled(rng: np.random.Generator, model: RandomModel, matrix: Matrix) -> bytes:
+    """Return what fills a matrix, and others like it, again and again."""
+    if matrix.is_norm:
+        return np.ones(matrix.shape[0], "<f4").tobytes()
+    if matrix.bounds:
+        return rng.uniform(*matrix.bounds, matrix.shape).astype("<f4").tobytes()
+    if matrix.fill is Fill.PROJECTION:
+        return projection(model.embeddings, model.shape.hidden)
+    deviation = 0.0 if matrix.fill is Fill.NOTHING else matrix.shape[-1] ** -0.5
+    return random_blocks(rng, matrix.type, deviation, POOL_BYTES // BLOCKS[matrix.type][1]).tobytes()
 
 
 def write(model: RandomModel, path: Path) -> int:
     """Write the file; returns its size in bytes."""
     matrices = tensors(model)
     head = header(model, matrices)
-    rng = np.random.default_rng(27)
-    pools = {
-        key: np.ones(matrix.shape[0], "<f4").tobytes()
-        if matrix.is_norm
-        else rng.uniform(*matrix.bounds, matrix.shape).astype("<f4").tobytes()
-        if matrix.bounds
-        else random_blocks(rng, matrix.type, matrix.shape[-1] ** -0.5)
-        for key, matrix in {matrix.pool: matrix for matrix in matrices}.items()
-    }
+    rng, cycle = np.random.default_rng(27), model.cycle
+    pools = {key: pooled(rng, model, matrix) for key, matrix in {matrix.pool: matrix for matrix in matrices}.items()}
     starts = np.cumsum([len(head), *(aligned(matrix.nbytes) for matrix in matrices)]).tolist()
     with path.open("wb") as file:
         file.truncate(starts[-1])
@@ -350,14 +341,22 @@ def write(model: RandomModel, path: Path) -> int:
             matrix, position = matrices[index], starts[index]
             pool = memoryview(pools[matrix.pool])
             size, stop = BLOCKS[matrix.type][1], position + matrix.nbytes
-            begin = index * 7919 % (len(pool) // size) * size if not matrix.is_norm else 0
+            is_whole = matrix.is_norm or matrix.fill is Fill.PROJECTION
+            begin = index * 7919 % (len(pool) // size) * size if not is_whole else 0
             while position < stop:
                 done = os.pwrite(file.fileno(), pool[begin : begin + stop - position], position)
                 position += done
                 begin = (begin + done) % len(pool)
 
+        others = [index for index, matrix in enumerate(matrices) if cycle is None or matrix.name not in TABLE_NAMES]
+        at = [start for matrix, start in zip(matrices, starts[:-1], strict=True) if matrix.name in TABLE_NAMES]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            list(threads.map(put, range(len(matrices))))
+            done = [threads.map(put, others)]
+            if cycle is not None:
+                tables = Tables(model.embeddings, model.shape.hidden, model.shape.vocab, cycle)
+                done.append(threads.map(lambda first: tables.put(file.fileno(), at, first), tables.chunks))
+            for results in done:
+                list(results)
     return starts[-1]
 
 
@@ -367,11 +366,29 @@ def main() -> int:
     parser.add_argument("model", help="SHAPE:TYPE or SHAPE:TYPE:LAYERS, e.g. gemma3-27b:Q4_0")
     parser.add_argument("file", type=Path)
     parser.add_argument("--vocab", type=int, help="another size of the vocabulary than the model has")
+    parser.add_argument(
+        "--cycle",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="SHARE",
+        help="answers follow a cycle of all tokens, behind this share of them (1)",
+    )
+    parser.add_argument(
+        "--predictor",
+        type=float,
+        metavar="SHARE",
+        help="with a layer that predicts a token more, right behind this share",
+    )
     options = parser.parse_args()
+    if options.predictor is not None and options.cycle is None:
+        parser.error("--predictor: it says what is known of models with --cycle alone")
     try:
         model = RandomModel.parse(options.model)
         if options.vocab is not None:
             model = model.with_vocabulary(options.vocab)
+        if options.cycle is not None:
+            model = model.with_cycle(options.cycle, options.predictor)
     except ValueError as exc:
         parser.error(str(exc))
     print(f"{options.file}: {write(model, options.file) / 1e9:.2f} GB")

@@ -9,6 +9,9 @@ from unicorn_async.converted import Converted, path_of
 from unicorn_async.errors import ConfigError
 from unicorn_async.number_kinds import is_number
 
+# An adapter's files, as PEFT names them.
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_TENSORS_FILE = "adapter_model.safetensors"
 MAX_LORA_WEIGHT = 1000.0  # magnitude
 MAX_LORAS = 32
 

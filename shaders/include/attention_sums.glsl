@@ -1,7 +1,7 @@
 // A lane's part of attention: the softmax of the keys that it has seen of each query head, and their values' sum. Included by
 // attention_decode behind its constants; LANES lanes of a subgroup share a key, of which each has CHUNKS octets.
 
-vec4 q[HEADS * LANE_VECTORS];
+KvQuery q[HEADS * KEY_LOADS];
 vec4 acc[HEADS * LANE_VECTORS];
 float maximum[HEADS];
 float sum[HEADS];
@@ -19,13 +19,8 @@ float lanes_sum(float value) {
 void begin_with(KvRaw key[KEY_LOADS], KvRaw value[KEY_LOADS]) {
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
         float score = 0;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-            vec4 low, high;
-            KvRaw raw = key[c / KV_OCTETS];
-            kv_unpack8(raw, c % KV_OCTETS, low, high);
-            uint i = 2 * (h * CHUNKS + c);
-            score += (dot(q[i], low) + dot(q[i + 1], high)) * kv_scale(raw);
-        }
+        [[unroll]] for (uint load = 0; load < KEY_LOADS; ++load)
+            score += kv_score(q[h * KEY_LOADS + load], kv_key(key[load]));
         score = lanes_sum(score);
         if (SOFT_CAP > 0)
             score = soft_capped(score, SOFT_CAP);
@@ -48,14 +43,10 @@ void score(KvRaw keys[LOADS], uint first, uint end, out float scores[SCORES]) {
     [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
         [[unroll]] for (uint h = 0; h < HEADS; ++h)
             scores[u * HEADS + h] = 0;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-            vec4 low, high;
-            KvRaw raw = keys[u * KEY_LOADS + c / KV_OCTETS];
-            kv_unpack8(raw, c % KV_OCTETS, low, high);
-            [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                uint i = 2 * (h * CHUNKS + c);
-                scores[u * HEADS + h] += (dot(q[i], low) + dot(q[i + 1], high)) * kv_scale(raw);
-            }
+        [[unroll]] for (uint load = 0; load < KEY_LOADS; ++load) {
+            KvKey key = kv_key(keys[u * KEY_LOADS + load]);
+            [[unroll]] for (uint h = 0; h < HEADS; ++h)
+                scores[u * HEADS + h] += kv_score(q[h * KEY_LOADS + load], key);
         }
         [[unroll]] for (uint h = 0; h < HEADS; ++h) {
             float value = lanes_sum(scores[u * HEADS + h]);

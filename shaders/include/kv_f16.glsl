@@ -40,6 +40,10 @@ void kv_unpack8(KvRaw raw, uint octet, out vec4 low, out vec4 high) {
     high = vec4(unpackHalf2x16(second.x), unpackHalf2x16(second.y));
 }
 
+#ifdef WITH_QUERIES
+#include "include/kv_float_query.glsl"
+#endif
+
 void kv_load8(KvRow row, uint element, out vec4 low, out vec4 high) {
     uvec4 packed = KvLoad(row + element * KV_BYTES).v;
     low = vec4(unpackHalf2x16(packed.x), unpackHalf2x16(packed.y));

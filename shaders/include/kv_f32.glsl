@@ -35,6 +35,10 @@ void kv_unpack8(KvRaw raw, uint octet, out vec4 low, out vec4 high) {
     high = raw.high;
 }
 
+#ifdef WITH_QUERIES
+#include "include/kv_float_query.glsl"
+#endif
+
 void kv_load8(KvRow row, uint element, out vec4 low, out vec4 high) {
     KvFloats at = KvFloats(row + element * KV_BYTES);
     low = at.v;

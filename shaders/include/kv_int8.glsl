@@ -42,6 +42,10 @@ KvRaw kv_fetch(KvRow row, uint element) {
     return KvRaw(KvCodes(row.codes + element).v, float(KvScale(row.scales + element / 32 * 2).v));
 }
 
+#ifdef WITH_QUERIES
+#include "include/kv_int8_query.glsl"
+#endif
+
 // What the elements of kv_unpack8 are to be multiplied with.
 float kv_scale(KvRaw raw) {
     return raw.scale;

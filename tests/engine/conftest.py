@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from tests.conftest import VALIDATION, choose
+from tests.patience import PATIENCE_S
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.kv_store.disk_tier import DiskTier
+from unicorn_async.scheduler.fetch_costs import FetchCosts
+from unicorn_async.tokenizer import Tokenizer
 
-from .checkpoint_files import write_model
+from .checkpoint_files import write_model, write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -82,3 +88,28 @@ def open_engine(device_info: DeviceInfo, model_directory: WriteModel, cache_fold
         assert not engine.validation_messages, "\n\n".join(engine.validation_messages)
 
     return open_one
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer of 512 tokens, without a model."""
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(directory, 512)
+    return Tokenizer.load(directory)
+
+
+@pytest.fixture
+def at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are kept and come back whatever that costs on this machine, and whatever its disk takes for it."""
+    monkeypatch.setattr(FetchCosts, "pays", lambda *_: True)
+    monkeypatch.setattr(FetchCosts, "disk_pays", lambda *_: True)
+    monkeypatch.setattr("unicorn_async.kv_store.store._END_S", PATIENCE_S)
+    monkeypatch.setattr("unicorn_async.kv_store.keeper._FLUSH_S", PATIENCE_S)
+    monkeypatch.setattr("unicorn_async.kv_store.keeper.DiskTier", partial(DiskTier, patience_s=PATIENCE_S))
+
+
+@pytest.fixture
+def disk(cache_folder: Path) -> Iterator[Path]:
+    """The folder of kept blocks, which is empty."""
+    yield cache_folder / "unicorn_async" / "kv"
+    shutil.rmtree(cache_folder / "unicorn_async" / "kv", ignore_errors=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import DeviceLostError, EngineClosedError, OutOfMemoryError, PromptTooLongError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine
 
-PATIENCE_S = 240.0
 _MAPPED = 33 << 20  # bytes that no heap serves
 
 

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from unicorn_async.checkpoint.gguf.plain_strings import SEPARATOR, PlainStrings
+from unicorn_async.engine.draft_files import token_texts
 from unicorn_async.engine.drafter import Drafter
-from unicorn_async.errors import ConfigError, EngineClosedError, OutOfMemoryError, UnsupportedModelError
+from unicorn_async.errors import (
+    ConfigError,
+    EngineClosedError,
+    OutOfMemoryError,
+    TokenizerError,
+    UnsupportedModelError,
+)
 from unicorn_async.grammar import Grammar
 from unicorn_async.memory.states import StatePlan
 from unicorn_async.sampling_params import SamplingParams
@@ -263,3 +271,12 @@ async def test_what_a_model_before_it_left_on_the_device_is_no_reason_to_refuse_
         assert files is not None
         full = replace(info, heaps=tuple(replace(heap, used=heap.budget) for heap in info.heaps))
         assert files.nbytes(full) == files.nbytes(info)
+
+
+def test_a_large_vocabulary_of_a_gguf_file_is_told_as_a_small_one_is() -> None:
+    texts = tuple(f"▁{number}" for number in range(5000))
+    plain = PlainStrings((b"".join(SEPARATOR.encode() + text.encode() for text in texts),), len(texts))
+    assert token_texts({"tokenizer.ggml.tokens": plain}) == dict(enumerate(texts))
+    for wrong in (None, "text", 7):
+        with pytest.raises(TokenizerError, match="tokens: expected a list of texts"):
+            token_texts({"tokenizer.ggml.tokens": wrong})

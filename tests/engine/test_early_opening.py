@@ -11,7 +11,8 @@ import pytest
 
 from tests.conftest import VALIDATION
 from tests.golden.cases import CASES
-from tests.loader.held_blocks import PATIENCE_S, HeldBlocks
+from tests.loader.held_blocks import HeldBlocks
+from tests.patience import PATIENCE_S
 from unicorn_async.engine import opening
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.arena import Arena

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,68 +13,16 @@ from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import QueueFullError
-from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup
-from unicorn_async.scheduler.scheduler import Scheduler
-from unicorn_async.scheduler.sequence import PENDING, Sequence
+from unicorn_async.scheduler.sequence import PENDING
 from unicorn_async.scheduler.step_budget import StepBudget
-from unicorn_async.tokenizer import Tokenizer
 
-from .checkpoint_files import write_tokenizer
 from .fake_runner import FakeRunner, FakeStep
+from .loops import all_tokens, let_others_run, make_scheduler, request, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from unicorn_async.engine.types import Token
     from unicorn_async.scheduler.batch import Batch
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    directory = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(directory, 512)
-    return Tokenizer.load(directory)
-
-
-def make_scheduler(**options: Any) -> Scheduler:
-    defaults: dict[str, Any] = {
-        "groups": (BlockGroup(0, 64),),
-        "block_size": 8,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 32,
-        "max_context": 128,
-        "max_waiting": 8,
-        "max_logit_rows": 16,
-        "eos_token_ids": (1,),
-    }
-    return Scheduler(**(defaults | options))
-
-
-@asynccontextmanager
-async def running(scheduler: Scheduler, runner: FakeRunner) -> AsyncIterator[EngineLoop]:
-    """Run a loop for the length of the block; its failure ends the block."""
-    loop = EngineLoop(scheduler, runner)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(loop.run())
-        yield loop
-        task.cancel()
-
-
-def request(name: str = "a", num_prompt: int = 4, **sampling: Any) -> Sequence:
-    return Sequence(name, tuple(range(10, 10 + num_prompt)), SamplingParams(**sampling), seed=0)
-
-
-async def all_tokens(stream: RequestStream) -> list[Token]:
-    tokens: list[Token] = []
-    while not tokens or tokens[-1].finish_reason is None:
-        tokens.append(await stream.get())
-    return tokens
-
-
-async def let_others_run() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
+    from unicorn_async.tokenizer import Tokenizer
 
 
 async def test_a_step_is_submitted_before_the_tokens_of_the_one_before_it_are_seen(tokenizer: Tokenizer) -> None:
@@ -331,130 +278,6 @@ async def test_an_evaluation_that_lost_its_place_has_every_row_once(tokenizer: T
         assert len(await all_tokens(stream)) == 40
     assert scheduler.num_preemptions >= 1
     assert np.concatenate(evaluation.rows).ravel().tolist() == list(range(24))
-
-
-async def test_while_the_model_loads_prompts_are_submitted_ahead_and_no_step_needs_anothers_token(
-    tokenizer: Tokenizer,
-) -> None:
-    runner = FakeRunner(is_loading=True, max_in_flight=4)
-    runner.gate.set()
-    async with running(make_scheduler(), runner) as loop:
-        long = RequestStream(request("long", num_prompt=70, max_tokens=3), tokenizer)
-        loop.add(long)
-        await runner.has_submitted(3)
-        await let_others_run()
-        assert [batch.num_tokens for batch in runner.submitted] == [32, 32, 6]
-        late = RequestStream(request("late", max_tokens=3), tokenizer)
-        loop.add(late)
-        await runner.has_submitted(4)
-        one_too_many = RequestStream(request("one too many", max_tokens=3), tokenizer)
-        loop.add(one_too_many)
-        await let_others_run()
-        assert len(runner.submitted) == 4
-        assert not any(PENDING in item.token_ids for batch in runner.submitted for item in batch.scheduled)
-        runner.max_in_flight = 2
-        runner.loaded.set()
-        assert [token.id for token in await all_tokens(long)] == [70, 71, 72]
-        assert [token.id for token in await all_tokens(late)] == [4, 5, 6]
-        assert [token.id for token in await all_tokens(one_too_many)] == [4, 5, 6]
-    assert runner.most_in_flight == 4
-
-
-async def test_a_prompt_that_follows_the_load_is_as_far_as_its_first_part(tokenizer: Tokenizer) -> None:
-    runner = FakeRunner(is_loading=True, max_in_flight=4)
-    runner.gate.set()
-    async with running(make_scheduler(), runner) as loop:
-        long = RequestStream(request("long", num_prompt=70, max_tokens=3), tokenizer)
-        loop.add(long)
-        await runner.has_submitted(3)
-        await let_others_run()
-        late = RequestStream(request("late", max_tokens=3), tokenizer)
-        loop.add(late)
-        await runner.has_submitted(4)
-        runner.layers_followed = {0: 7, 1: 6, 2: 6, 3: 2}
-        assert [loop.prompt_layers(name) for name in ("long", "late", "unknown")] == [7, 2, None]
-        runner.loaded.set()
-        await all_tokens(long)
-        await all_tokens(late)
-        assert loop.prompt_layers("long") is None
-
-
-async def test_no_step_is_made_between_the_end_of_the_load_and_its_first_tokens(tokenizer: Tokenizer) -> None:
-    runner = FakeRunner(is_loading=True, max_in_flight=4)
-    async with running(make_scheduler(), runner) as loop:
-        streams = [RequestStream(request(name, num_prompt=40, max_tokens=3), tokenizer) for name in "ab"]
-        for stream in streams:
-            loop.add(stream)
-        await runner.has_submitted(3)  # 32, 8 + 24, 16
-        runner.loaded.set()
-        await let_others_run()
-        assert len(runner.submitted) == 3
-        steps_at_token: list[int] = []
-        runner.gate.set()
-        for stream in streams:
-            await stream.get()
-            steps_at_token.append(len(runner.submitted))
-        assert steps_at_token[0] == 3
-        for stream in streams:
-            await all_tokens(stream)
-
-
-async def test_a_first_token_of_the_load_is_seen_before_the_next_step_is_submitted(tokenizer: Tokenizer) -> None:
-    runner = FakeRunner(is_loading=True, max_in_flight=4)
-    async with running(make_scheduler(), runner) as loop:
-        stream = RequestStream(request(num_prompt=40, max_tokens=3), tokenizer)
-        loop.add(stream)
-
-        async def steps_at_first_token() -> int:
-            await stream.get()
-            return len(runner.submitted)
-
-        first = asyncio.create_task(steps_at_first_token())
-        await runner.has_submitted(2)  # 32, 8
-        runner.loaded.set()
-        await let_others_run()
-        runner.gate.set()
-        assert await first == 2
-        await all_tokens(stream)
-        assert len(runner.submitted) == 4
-
-
-async def test_a_step_of_the_load_that_samples_nothing_holds_no_other_back(tokenizer: Tokenizer) -> None:
-    runner = FakeRunner(is_loading=True, max_in_flight=1)
-    async with running(make_scheduler(), runner) as loop:
-        stream = RequestStream(request("long", num_prompt=70, max_tokens=2), tokenizer)
-        loop.add(stream)
-        await runner.has_submitted(1)
-        runner.max_in_flight = 2
-        runner.loaded.set()
-        await asyncio.wait_for(runner.has_submitted(2), 120)
-        runner.gate.set()
-        await all_tokens(stream)
-
-
-async def test_frames_of_the_load_are_freed_once_its_steps_are_collected(tokenizer: Tokenizer) -> None:
-    runner = FakeRunner(is_loading=True, max_in_flight=4)
-    async with running(make_scheduler(), runner) as loop:
-        stream = RequestStream(request("long", num_prompt=70, max_tokens=3), tokenizer)
-        loop.add(stream)
-        await runner.has_submitted(3)
-        runner.loaded.set()
-        await let_others_run()
-        assert runner.done_when_freed is None
-        runner.gate.set()
-        await all_tokens(stream)
-    assert runner.done_when_freed is not None
-    assert runner.done_when_freed >= 3
-
-
-async def test_frames_of_a_load_that_nobody_waited_for_are_freed(tokenizer: Tokenizer) -> None:
-    runner = FakeRunner(is_loading=True)
-    async with running(make_scheduler(), runner):
-        await let_others_run()
-        assert runner.done_when_freed is None
-        runner.loaded.set()
-        await let_others_run()
-        assert runner.done_when_freed == 0
 
 
 async def test_an_idle_loop_wakes_for_a_request(tokenizer: Tokenizer) -> None:

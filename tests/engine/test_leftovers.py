@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from unicorn_async.engine.devices import Ending
 from unicorn_async.engine.leftovers import Leftovers
 from unicorn_async.errors import CheckpointError, ConfigError
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from unicorn_async.memory.kv_pool import NewBlocks
 
     from .conftest import OpenEngine
-
-PATIENCE_S = 240.0
 
 
 @pytest.fixture(autouse=True)

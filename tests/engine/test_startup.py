@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from unicorn_async.config import AttentionKind, AttentionTarget
 from unicorn_async.engine import opening
 from unicorn_async.engine.engine import Engine
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine, WriteModel
 
-PATIENCE_S = 240.0
 NUM_ROWS = 512  # of the checkpoints' embeddings
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.test_engine_loop import make_scheduler, running
+from tests.engine.loops import make_scheduler, running
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.step_feed import StepFeed
 from unicorn_async.sampling_params import SamplingParams

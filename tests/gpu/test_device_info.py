@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from unicorn_async.gpu.binding import load_api
 from unicorn_async.gpu.device_info import CooperativeMatrixShape
+from unicorn_async.gpu.physical import PhysicalDevice
 
 from .made_up import GIB, INTEGRATED, SOFTWARE
 
@@ -36,3 +40,24 @@ def test_everything_becomes_json() -> None:
     assert parsed["software"] is False
     assert parsed["heaps"][0]["used"] == 2 * GIB
     assert parsed["cooperative_matrix"][0]["a"] == "f16"
+
+
+@pytest.mark.parametrize(
+    ("extension", "kind", "field"),
+    [
+        ("VK_AMD_shader_core_properties2", "VkPhysicalDeviceShaderCoreProperties2AMD", "activeComputeUnitCount"),
+        ("VK_NV_shader_sm_builtins", "VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", "shaderSMCount"),
+        ("VK_EXT_memory_budget", "", ""),
+    ],
+)
+def test_two_vendors_drivers_say_how_many_compute_units_there_are(extension: str, kind: str, field: str) -> None:
+    api = load_api()
+
+    class Driver:
+        def vkGetPhysicalDeviceProperties2(self, _: object, answer: Any) -> None:
+            setattr(api.ffi.cast(f"{kind} *", answer.pNext), field, 132)
+
+    asked: Any = SimpleNamespace(
+        has_extension=lambda name: name == extension, handle=None, _api=SimpleNamespace(struct=api.struct, lib=Driver())
+    )
+    assert PhysicalDevice._compute_units(asked) == (132 if kind else 0)

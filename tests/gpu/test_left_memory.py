@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu import left_memory
 from unicorn_async.gpu.budget import HeapLimits, host_room, memory_budget
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.memory import Buffer
 
 SIZE = 1 << 16
-PATIENCE_S = 240.0
 
 
 @pytest.fixture(autouse=True)

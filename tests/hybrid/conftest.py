@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.engine.leftovers import no_leftovers
+from unicorn_async.config import AttentionKind, AttentionTarget
 from unicorn_async.npu.geometry import NPU1
 
 from .npu_machine import NpuMachine, npu_machine
@@ -14,6 +16,8 @@ from .npu_machine import NpuMachine, npu_machine
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from unicorn_async.gpu.device_info import DeviceInfo
 
 __all__ = ["cache_folder", "device_info", "machine", "model_directory", "open_engine"]  # fixtures
 
@@ -27,3 +31,16 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     chip, kernels = getattr(request, "param", NPU1), request.config.cache.mkdir("npu-kernels")
     with npu_machine(tmp_path, kernels, chip, monkeypatch) as made:
         yield made
+
+
+@pytest.fixture
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing of an engine may be left when the test is over."""
+    with no_leftovers(monkeypatch):
+        yield
+
+
+@pytest.fixture
+def there(device_info: DeviceInfo) -> AttentionTarget:
+    """Attention on a second logical device of the GPU under test."""
+    return AttentionTarget(AttentionKind.VULKAN, str(device_info.index))

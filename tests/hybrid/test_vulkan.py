@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.engine.answers import PROMPT, answer, prompt_of
-from tests.engine.leftovers import no_leftovers
-from tests.engine.load_faults import FailingDisk
 from tests.engine.test_demo_model import MODEL
 from tests.engine.test_golden import INT8_CACHE_TOLERANCE, TOLERANCE, check_mixed
 from tests.engine.test_requests import KINDS, LLAMA_BLOCK_BYTES, check_all_freed
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
 from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, KVDType, SplitMode
-from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, OutOfMemoryError, UnicornError
+from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.grammar import Grammar
-from unicorn_async.hybrid.vulkan_attention import VulkanFarAttention, VulkanPass
-from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from tests.engine.conftest import OpenEngine
     from unicorn_async.engine.engine import Engine
-    from unicorn_async.gpu.device_info import DeviceInfo
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
 ELSEWHERE = [SplitMode.ALWAYS, SplitMode.NEVER]
 EITHER_SPLIT = [
     SplitMode.ALWAYS,
@@ -42,18 +33,6 @@ EITHER_SPLIT = [
 OTHERS = pytest.mark.whole("attention elsewhere beside biases, norms of heads, and windows in all layers")
 FAMILIES = ["gemma3", "llama", *(pytest.param(name, marks=OTHERS) for name in ("qwen2", "qwen3", "mistral"))]
 COPIED = pytest.mark.whole("copies between two Vulkan devices; those to an NPU are seen always")
-BETWEEN = pytest.mark.whole("a failure amid a step, and early and late in a request")
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with no_leftovers(monkeypatch):
-        yield
-
-
-@pytest.fixture
-def there(device_info: DeviceInfo) -> AttentionTarget:
-    return AttentionTarget(AttentionKind.VULKAN, str(device_info.index))
 
 
 async def together(engine: Engine) -> list[list[int]]:
@@ -212,138 +191,6 @@ async def test_the_faster_way_is_found_and_told(open_engine: OpenEngine, there: 
         assert stats.far_s > 0
 
 
-async def test_a_trace_that_can_t_be_written_any_more_is_a_warning(
-    open_engine: OpenEngine, there: AttentionTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "gone" / "steps.json"
-    path.parent.mkdir()
-    async with open_engine(attention=there, step_trace=path) as engine:
-        await answer(engine, PROMPT, max_tokens=2)
-        shutil.rmtree(path.parent)
-    assert f"step trace {path}: No such file or directory" in caplog.text
-
-
-async def test_both_devices_work_at_the_same_time(
-    open_engine: OpenEngine, there: AttentionTarget, tmp_path: Path
-) -> None:
-    path = tmp_path / "steps.json"
-    options = {"attention": there, "attention_split": SplitMode.ALWAYS, "step_trace": path}
-    async with open_engine(**options) as engine:
-        await engine.loaded()
-        num_layers = engine.model_spec.num_layers
-        await asyncio.gather(*(answer(engine, prompt_of(120, seed), max_tokens=4) for seed in range(4)))
-        stats = engine.stats().attention
-    assert stats is not None
-    assert 0 < stats.both_s <= min(stats.near_s, stats.far_s)
-    assert max(stats.near_s, stats.far_s) <= stats.step_s
-    assert 0 <= stats.bubble_share < 1
-    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
-    of_halves = [{event["args"]["step"] for event in events if event["args"]["half"] == half} for half in "AB"]
-    split_steps = set.intersection(*of_halves)  # whole ones are in one of them
-    assert split_steps
-    for step in split_steps:
-        for half in "AB":
-            of_half = [event for event in events if event["args"]["step"] == step and event["args"]["half"] == half]
-            near = {event["args"]["layer"]: event for event in of_half if event["cat"] == "model"}
-            far = {event["args"]["layer"]: event for event in of_half if event["cat"] == "attention"}
-            assert sorted(near) == list(range(num_layers + 1))
-            assert sorted(far) == list(range(num_layers))
-            for layer in range(num_layers):  # each waits for the other device, and for nothing else
-                assert near[layer]["ts"] + near[layer]["dur"] <= far[layer]["ts"] + 1
-                assert far[layer]["ts"] + far[layer]["dur"] <= near[layer + 1]["ts"] + 1
-    both = [
-        (a, b)
-        for a in events
-        for b in events
-        if a["cat"] == "model"
-        and b["cat"] == "attention"
-        and max(a["ts"], b["ts"]) < min(a["ts"] + a["dur"], b["ts"] + b["dur"])
-    ]
-    assert any(a["args"]["half"] != b["args"]["half"] for a, b in both)
-
-
-async def test_a_half_of_the_next_step_begins_while_the_other_half_of_this_one_attends(
-    open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held, attend, order = 10, VulkanFarAttention.attend, asyncio.Event()
-
-    async def held_up(attention: VulkanFarAttention, turn: VulkanPass, layer: int) -> None:
-        if (turn.step, turn.half, layer) == (held + 1, 0, 0):
-            order.set()
-        if (turn.step, turn.half, layer) == (held, 1, 1):
-            await asyncio.wait_for(order.wait(), 60)
-        await attend(attention, turn, layer)
-
-    async with open_engine(attention=there, attention_split=SplitMode.NEVER) as engine:
-        expected = [(await answer(engine, prompt_of(8, seed), max_tokens=16)).ids for seed in range(4)]
-    monkeypatch.setattr(VulkanFarAttention, "attend", held_up)
-    async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
-        await engine.loaded()
-        found = await asyncio.gather(*(answer(engine, prompt_of(8, seed), max_tokens=16) for seed in range(4)))
-    assert order.is_set()
-    assert [one.ids for one in found] == expected
-
-
-async def test_a_prompt_s_next_step_follows_it_through_the_layers(
-    open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole steps: the second one's first layer attends before the first one's last layer."""
-    attend, order, attended = VulkanFarAttention.attend, asyncio.Event(), []
-
-    async def held_up(attention: VulkanFarAttention, turn: VulkanPass, layer: int) -> None:
-        if (turn.step, layer) == (1, 0):
-            order.set()
-        if (turn.step, layer) == (0, 1):
-            await asyncio.wait_for(order.wait(), 60)
-        await attend(attention, turn, layer)
-        attended.append((turn.step, layer))
-
-    async with open_engine(max_num_batched_tokens=32) as engine:
-        expected = (await answer(engine, prompt_of(60), max_tokens=4)).ids
-    monkeypatch.setattr(VulkanFarAttention, "attend", held_up)
-    options = {"attention": there, "attention_split": SplitMode.NEVER, "max_num_batched_tokens": 32}
-    async with open_engine(**options) as engine:
-        await engine.loaded()
-        assert (await answer(engine, prompt_of(60), max_tokens=4)).ids == expected
-    assert order.is_set()
-    for layer in range(engine.model_spec.num_layers):
-        assert attended.index((0, layer)) < attended.index((1, layer))
-
-
-@pytest.mark.parametrize("number", [1, 17, *(pytest.param(n, marks=BETWEEN) for n in (2, 5, 40))])
-async def test_a_far_device_that_fails_ends_every_request_with_its_error(
-    number: int, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls, submit = 0, Queue.submit
-    far_queue: list[Queue] = []
-    init = VulkanFarAttention.__init__
-
-    def noted(attention: VulkanFarAttention, *args: Any) -> None:
-        init(attention, *args)
-        far_queue.append(attention.far.compute)
-
-    def failing(queue: Queue, *args: Any, **kwargs: Any) -> int:
-        nonlocal calls
-        if far_queue and queue is far_queue[-1]:
-            calls += 1
-            if calls >= number:
-                raise DeviceLostError("the far device fell off the bus")
-        return submit(queue, *args, **kwargs)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(VulkanFarAttention, "__init__", noted)
-        broken.setattr(Queue, "submit", failing)
-        async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
-            asking = [asyncio.create_task(answer(engine, prompt_of(40, seed), max_tokens=40)) for seed in range(3)]
-            for task in asking:
-                with pytest.raises(DeviceLostError, match="fell off the bus"):
-                    await asyncio.wait_for(task, 60)
-            with pytest.raises(DeviceLostError, match="fell off the bus"):
-                await answer(engine)
-    async with open_engine(attention=there) as engine:
-        assert len((await answer(engine, max_tokens=4)).ids) == 4
-
-
 @pytest.mark.whole(
     "moments of closing with two devices; with one all are seen always, and so are failures of the other"
 )
@@ -381,47 +228,6 @@ async def test_an_engine_can_be_closed_at_any_moment(
     assert num_cancelled > 3
     at = 0
     assert await run() == expected
-
-
-async def test_a_request_may_be_cancelled_while_both_devices_work(
-    open_engine: OpenEngine, there: AttentionTarget
-) -> None:
-    async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
-        alone = await answer(engine, max_tokens=24)
-        asking = [asyncio.create_task(answer(engine, prompt_of(100, seed), max_tokens=200)) for seed in range(4)]
-        other = asyncio.create_task(answer(engine, max_tokens=24))
-        began = engine.stream(prompt_of(100, 9), SamplingParams(max_tokens=200))
-        await anext(began)  # all that asked before are running by then
-        await began.aclose()
-        for task in asking:
-            task.cancel()
-        assert (await other).ids == alone.ids
-        await check_all_freed(engine)
-
-
-async def test_a_disk_that_fails_ends_steps_that_wait_for_layers(
-    open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    model = shutil.copytree(MODEL, tmp_path / "model")
-    FailingDisk(monkeypatch, model, after_bytes=200_000)
-    async with open_engine(model, attention=there) as engine:
-        waiting = asyncio.create_task(answer(engine))
-        with pytest.raises(CheckpointError, match="Input/output error"):
-            await engine.loaded()
-        with pytest.raises(CheckpointError, match="Input/output error"):
-            await waiting
-
-
-async def test_a_device_that_is_not_there_is_an_error(open_engine: OpenEngine) -> None:
-    with pytest.raises(ConfigError, match="device 99: there is no device of this index; there are:"):
-        async with open_engine(attention=AttentionTarget(AttentionKind.VULKAN, "99")):
-            pass
-
-
-async def test_a_cache_that_does_not_fit_is_an_error(open_engine: OpenEngine, there: AttentionTarget) -> None:
-    with pytest.raises(UnicornError, match="KV cache: a context of 512 tokens needs"):
-        async with open_engine(attention=there, kv_cache_bytes=1000):
-            pass
 
 
 async def test_the_context_that_is_asked_for_is_there(open_engine: OpenEngine, there: AttentionTarget) -> None:

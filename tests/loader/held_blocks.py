@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from tests.patience import PATIENCE_S
 from unicorn_async.gpu.arena import Arena
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     import pytest
 
     from unicorn_async.gpu.arena import ArenaSlice
-
-PATIENCE_S = 240.0
 
 
 class HeldBlocks:

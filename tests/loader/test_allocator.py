@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.budget import HeapKind, MemoryBudget
 from unicorn_async.gpu.memory import Memory
@@ -17,7 +18,7 @@ from unicorn_async.loader.reader import FileReader
 from unicorn_async.tensor import DType
 from unicorn_async.weights.placement import Claim, MemoryGroup, Placement, PlannedBlock
 
-from .held_blocks import PATIENCE_S, HeldBlocks
+from .held_blocks import HeldBlocks
 from .loading import Loading, download
 
 if TYPE_CHECKING:

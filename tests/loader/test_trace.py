@@ -15,6 +15,7 @@ from typing import Any
 import aiofiles.os
 import pytest
 
+from tests.patience import PATIENCE_S
 from unicorn_async import trace_file
 from unicorn_async.errors import ConfigError
 from unicorn_async.loader.trace import LoadTrace
@@ -114,7 +115,7 @@ async def test_a_link_stays_one_and_a_device_is_written_to(tmp_path: Path) -> No
 async def test_a_pipe_gets_the_trace_alone_and_nothing_waits_for_a_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_file, "_PATIENCE_S", 240.0)
+    monkeypatch.setattr(trace_file, "_PATIENCE_S", PATIENCE_S)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     trace = LoadTrace(pipe)

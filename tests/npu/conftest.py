@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.manifest import Build
 
-
 _SCRIPTS = ("build", "program_memory", "toolchain", "attention_design")
+_VALIDATION = ("validate", "validate_options", "gpu_load", "hand_over", "known_answers", "task_growth", "user_names")
 
 
 @pytest.fixture
@@ -89,3 +90,23 @@ def context(device: Device, build: Build) -> Iterator[Context]:
     made = Context(device, build)
     yield made
     made.close()
+
+
+@pytest.fixture
+def validate(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the script in this process, on the machine of files, and returns status and report."""
+    monkeypatch.syspath_prepend(str(resource_dir("npu")))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    script = importlib.import_module("validate")
+    monkeypatch.setattr(script, "NpuHost", machine.host)
+    report = tmp_path / "report.json"
+
+    def run(*arguments: str) -> tuple[int, Any]:
+        short = ("--repeats", "3", "--soak-seconds", "0.05", "--contexts", "1", "65")
+        given = ["--builds", str(tmp_path / "builds"), "--out", str(report), *short, *arguments]
+        status: int = script.main(given)
+        return status, json.loads(report.read_text()) if report.exists() else None
+
+    yield run
+    for name in _VALIDATION:
+        sys.modules.pop(name, None)

@@ -13,7 +13,6 @@ import mmap
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +22,7 @@ import numpy as np
 from tests.npu.fake_array import FakeArray, Hang
 from tests.npu.kernel_library import build_kernels, defines_of
 from tests.npu.machine import ADDRESS
+from tests.npu.xrt_enums import Direction, Flags, State
 from unicorn_async.npu.geometry import HeadLayout, chip_named
 from unicorn_async.npu.manifest import read_manifest
 
@@ -35,33 +35,6 @@ _ADDRESS_OF = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 )
 
 INSTRUCTION_GROUP, DATA_GROUP, WRONG_GROUP = 1, 65536, 7
-
-
-class Direction(IntEnum):
-    XCL_BO_SYNC_BO_TO_DEVICE = 0
-    XCL_BO_SYNC_BO_FROM_DEVICE = 1
-
-
-class State(IntEnum):
-    ERT_CMD_STATE_NEW = 1
-    ERT_CMD_STATE_QUEUED = 2
-    ERT_CMD_STATE_COMPLETED = 4
-    ERT_CMD_STATE_ERROR = 5
-    ERT_CMD_STATE_ABORT = 6
-    ERT_CMD_STATE_SUBMITTED = 7
-    ERT_CMD_STATE_TIMEOUT = 8
-    ERT_CMD_STATE_NORESPONSE = 9
-    ERT_CMD_STATE_SKERROR = 10
-    ERT_CMD_STATE_SKCRASHED = 11
-
-
-class Flags(IntEnum):
-    normal = 0
-    cacheable = 1
-    device_only = 2
-    host_only = 3
-    p2p = 4
-    svm = 5
 
 
 @dataclass

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.npu.builds import write_build
-from tests.npu.fake_xrt import Direction
 from tests.npu.machine import Machine
 from tests.npu.run_waits import runs_started
 from tests.npu.steps import Query, Step
+from tests.npu.xrt_enums import Direction
 from unicorn_async.errors import ConfigError, NpuError, OutOfMemoryError, UnsupportedModelError
 from unicorn_async.npu.attention import AttentionService, NpuOptions
 from unicorn_async.npu.context import Context

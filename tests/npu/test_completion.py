@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.npu.fake_xrt import State
+from tests.npu.xrt_enums import State
 from unicorn_async.errors import NpuContextLostError
 from unicorn_async.npu.completion import CompletionThread, RunEnd, _interval
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK = 32  # elements with one scale
+QUERY_BLOCK = 16  # elements of a query with one scale
 LARGEST = 65468.5
 
 
@@ -30,6 +31,14 @@ def quantised(values: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float1
 def dequantised(codes: NDArray[np.int8], scales: NDArray[np.float16]) -> NDArray[np.float64]:
     """What they stand for."""
     return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
+
+
+def met(queries: NDArray[np.float32]) -> NDArray[np.float64]:
+    """What queries (..., head_dim) are taken for by decoding, whose products with keys are those of bytes."""
+    blocks = queries.reshape(*queries.shape[:-1], -1, QUERY_BLOCK).astype(np.float64)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True)
+    scales = np.exp2(np.maximum(np.frexp(largest)[1] - 1, -113) - 13.0)  # codes are below 2^14
+    return (np.minimum(np.rint(blocks / scales), 16383) * scales).reshape(queries.shape)
 
 
 def check_codes(found: NDArray[np.int8], values: NDArray[Any]) -> None:

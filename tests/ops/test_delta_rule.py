@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.ops.chunk_cut import CUTS, ChunkCut
 from unicorn_async.ops.delta_chunks import delta_chunk, delta_chunks
 from unicorn_async.ops.delta_rule import DeltaShape, DeltaTokens, delta_conv, delta_conv_state, delta_rule
 from unicorn_async.ops.head_gate import HeadGate, head_gate
@@ -53,6 +54,7 @@ class Rule:
         """Make them; tokens have one of the `gates` before the softplus, or without these such as models have."""
         rng = np.random.default_rng([shape.columns, num_tokens])
         self.arrays, self.shape, self.is_chunked = arrays, shape, is_chunked
+        self.cut: ChunkCut | None = None
         heads = shape.num_value_heads
 
         def drawn(*size: int) -> NDArray[np.float32]:
@@ -152,7 +154,7 @@ class Rule:
             if chunks is not None:
                 delta_chunk(recorder, kernels, info, tokens, out=chunks.tensor)
                 recorder.barrier()
-                delta_chunks(recorder, kernels, info, tokens, chunks=chunks.tensor, out=out.tensor)
+                delta_chunks(recorder, kernels, info, tokens, chunks=chunks.tensor, out=out.tensor, cut=self.cut)
             delta_rule(recorder, kernels, info, tokens, out=out.tensor, is_beside_chunks=chunks is not None)
 
         arrays.run(record)
@@ -196,6 +198,15 @@ def test_runs_of_any_lengths_lie_side_by_side_in_a_step(arrays: Arrays) -> None:
     rule.check([(0, 0, 17), (1, 0, 1), (2, 0, 33), (3, 0, 15)], num_rows=72)
     rule.check([(3, 15, 64), (2, 33, 16), (0, 17, 1), (1, 1, 65)], num_rows=146)
     rule.check([(1, 66, 1), (0, 18, 97), (2, 49, 3), (3, 79, 40)], num_rows=141)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.columns}-{cut.lanes}-{cut.ahead}")
+def test_every_cut_of_a_state_gives_each_run_its_own(arrays: Arrays, cut: ChunkCut) -> None:
+    rule = Rule(arrays, DeltaShape(1, 2, 48, 20, 4), 130)
+    rule.is_chunked, rule.cut, rule.kept = True, cut, {(1, 64): NUM_STATES}
+    rule.check([(0, 0, 17), (1, 0, 97), (2, 0, 3)], num_rows=120)
+    rule.kept, rule.sources = {}, {1: NUM_STATES}
+    rule.check([(2, 3, 64), (1, 64, 66), (0, 17, 1)], num_rows=131)
 
 
 @pytest.mark.parametrize("gates", [(-30.0,), (300.0,), (1e30,), (-30.0, 0.0, 900.0)], ids=str)

@@ -11,10 +11,11 @@ from tests.ops.gguf_blocks import KERNEL_FORMATS, by_cost, mark_of_cost
 from tests.ops.linear_case import Case, skip_without_matrices, weights
 from unicorn_async.config import Activation
 from unicorn_async.ops.linear import Epilogue
+from unicorn_async.ops.linear_plans.few_rows import few_rows_plan
 from unicorn_async.ops.linear_plans.held import HeldTuning, held_plan
 from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.quant_tiles import FragmentTuning, fragment_plan
-from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_plan, few_rows_plan, many_plan, most_splits
+from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_plan, many_plan, most_splits
 from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, vec_plan
 from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, NARROW_FEATURE, matrix_subgroup_size
@@ -38,7 +39,12 @@ VEC = [
     VecTuning(32, 1, 2),
 ]
 MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 32, 64, 4, 8), TileTuning(0, 16, 16, 2, 4)]
-FEW_ROWS = [TileTuning(0, 16, 32, 4, 8), TileTuning(0, 8, 8, 4, 2)]
+FEW_ROWS = [
+    TileTuning(0, 16, 24, 4, 8),
+    TileTuning(0, 32, 40, 8, 8),
+    TileTuning(0, 64, 72, 8, 8),
+    TileTuning(0, 8, 8, 4, 2),
+]
 COOPMAT = [
     TileTuning(0, 16, 64, 1, 4, 64),
     TileTuning(0, 32, 64, 1, 4, 64, buffers=1, splits=2),

@@ -10,9 +10,10 @@ from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.grid import MAX_GRID_X, split_grid
 from unicorn_async.ops.linear import fuses_gate, leaves_blocks
+from unicorn_async.ops.linear_plans.few_rows import few_rows_plan, few_rows_tile, few_rows_tiles
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, plan_linear, reads_form, tuned_plan
-from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, most_splits
+from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, most_splits, num_tiles
 from unicorn_async.ops.linear_scratch import MAX_PARTIALS
 from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE
@@ -83,26 +84,51 @@ def test_few_tokens_of_dense_weights_on_a_gpu_are_cut_by_a_table_of_their_own() 
 
 def test_few_dense_rows_on_a_gpu_have_their_columns_shared_among_many_lanes() -> None:
     for info in (GPU, MATRIX_GPU, RDNA, MATRIX_RDNA):
-        found = [plan(info, "f32", tokens, 128, 2048) for tokens in (1, 2, 4, 8, 9, 64)]
+        found = [plan(info, "f32", tokens, 128, 2048) for tokens in (1, 2, 4, 8, 9, 16)]
         cuts = [(dict(cut.constants)["TOKENS"], dict(cut.constants)["ROWS"], cut.grid) for cut in found]
-        grids = [(64, 1, 1), (128, 1, 1), (128, 1, 1), (128, 1, 1), (64, 1, 2), (64, 1, 8)]
+        grids = [(64, 1, 1), (128, 1, 1), (128, 1, 1), (128, 1, 1), (64, 1, 2), (64, 1, 2)]
         assert cuts == list(zip((1, 2, 4, 8, 8, 8), (2, 1, 1, 1, 2, 2), grids, strict=True))
         assert {dict(cut.constants)["WORKGROUP"] for cut in found} == {256}
-        tiles = [plan(info, "f32", tokens, 128, 2048) for tokens in (65, 512, 513, 704, 705)]  # 12 units
-        many = ["few_rows" if info in (RDNA, MATRIX_RDNA) else "vec"] * 2 + ["few_rows"] * 2 + ["many"]
-        assert [tile.entry for tile in tiles] == [f"linear_{kind}_f32" for kind in many]
-        assert tiles[2].grid == (33, 4, 1) and dict(tiles[2].constants)["PARTS"] == 8
+        tiles = [plan(info, "f32", tokens, n, 2048) for tokens, n in ((65, 128), (512, 257), (8192, 128), (513, 1025))]
+        assert [tile.entry for tile in tiles] == ["linear_few_rows_f32"] * 4
+        more = [plan(info, "f32", tokens, 128, 2048).entry for tokens in (17, 64)]
+        assert more == [f"linear_{'few_rows' if info in (RDNA, MATRIX_RDNA) else 'vec'}_f32"] * 2
         rows = [dict(plan(info, "f32", 8, n, 2048).constants)["ROWS"] for n in (129, 257, 513, 1025)]
         assert rows == [1, 2, 4, 4]
-        assert plan(info, "f32", 513, 1025).entry == "linear_many_f32"  # of which there are enough
         assert plan(info, "f32", 512, 2048).entry == "linear_many_f32"
     assert plan(SOFTWARE, "f32", 512, 128).entry == "linear_vec_f32"
 
 
+@pytest.mark.parametrize("units", [12, 60, 132])
+@pytest.mark.parametrize("tokens", [65, 128, 512, 2048])
+@pytest.mark.parametrize("n", [128, 256, 257])
+def test_tiles_of_few_rows_leave_no_compute_unit_much_more_than_its_share(n: int, tokens: int, units: int) -> None:
+    product = Product("f32", tokens, n, 2048)
+    tile = few_rows_tile(replace(GPU, compute_units=units), product)
+    most = -(-num_tiles(tile, product) // units) * tile.tile_t * tile.tile_n
+    assert most <= max(2 * 16 * 16, 1.7 * n * tokens / units)
+
+
+def test_a_router_with_a_shared_expert_s_gate_has_a_tile_for_each_of_many_compute_units() -> None:
+    chosen = plan(replace(GPU, compute_units=132), "f32", 512, 257, 2048)
+    cut = dict(chosen.constants)
+    assert (cut["TILE_T"], cut["TILE_N"], chosen.grid) == (32, 40, (16, 7, 1))
+    assert (cut["WORKGROUP"], cut["PARTS"], cut["TILE_K"]) == (512, 16, 128)
+
+
+@pytest.mark.parametrize("info", DEVICES)
 @pytest.mark.parametrize("most", [128, 256, 1024])
-def test_groups_that_share_k_fit_into_a_workgroup(most: int) -> None:
-    cut = dict(plan(replace(GPU, max_workgroup_invocations=most), "f32", 513, 128).constants)
-    assert cut["WORKGROUP"] == 32 * cut["PARTS"] == min(most, 256)
+def test_what_shares_k_fits_into_a_workgroup(info: DeviceInfo, most: int) -> None:
+    product = Product("f32", 513, 257, 2048)
+    for tile in few_rows_tiles(info, product):
+        cut = dict(few_rows_plan(replace(info, max_workgroup_invocations=most), tile, product).constants)
+        lanes, parts = cut["TILE_T"] // cut["LANE_T"] * (cut["TILE_N"] // cut["LANE_N"]), cut["PARTS"]
+        assert cut["WORKGROUP"] == lanes * parts <= min(most, 512)
+        assert cut["LANE_T"] * cut["LANE_N"] <= (48 if info is RDNA else 72)
+        assert cut["TILE_K"] % (4 * parts) == 0 and parts & (parts - 1) == 0
+        staged = 4 * (cut["TILE_T"] + cut["TILE_N"]) * (cut["TILE_K"] + 4)
+        left = 4 * (parts // 2) * cut["TILE_T"] * cut["TILE_N"]
+        assert max(staged, left) <= (32 << 10 if info in (RDNA, MATRIX_RDNA) else 48 << 10)
 
 
 def quant_cuts(info: DeviceInfo, sizes: tuple[int, ...], n: int) -> list[tuple[int, int, int]]:

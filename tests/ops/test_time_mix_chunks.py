@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from unicorn_async.ops.chunk_cut import CUTS, ChunkCut
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
 from unicorn_async.ops.sample_rows import NO_STATE
 from unicorn_async.ops.time_mix import MixedRows, TimeMixShape, time_mix
@@ -57,6 +58,7 @@ class Mixing:
         self.rows = {name: values.astype(np.float32) for name, values in made.items()}
         self.state = arrays.poisoned(num_states + 2, shape.state_bytes // 4)
         self.matrices = slice(shape.matrices_offset // 4, shape.channel_offset // 4)
+        self.cut: ChunkCut | None = None
         self.kept: dict[tuple[int, int], int] = {}  # rows by a sequence and how many of its tokens come before
         self.sources: dict[int, int] = {}  # of sequences that begin with another state than their own
         found = [self._reference(index) for index in range(num_states)]
@@ -109,7 +111,9 @@ class Mixing:
             if is_chunked:
                 time_mix_chunk(recorder, kernels, info, shape, rows=rows, runs=runs_at, out=chunks)
                 recorder.barrier()
-                time_mix_chunks(recorder, kernels, info, shape, rows=rows, chunks=chunks, out=out.tensor, **common)
+                time_mix_chunks(
+                    recorder, kernels, info, shape, rows=rows, chunks=chunks, out=out.tensor, cut=self.cut, **common
+                )
             time_mix(recorder, kernels, info, shape, rows=rows, out=out.tensor, is_beside_chunks=is_chunked, **common)
 
         arrays.run(record)
@@ -154,6 +158,15 @@ def test_runs_of_any_lengths_lie_side_by_side_in_a_step(arrays: Arrays) -> None:
     mixing.check([(0, 0, 17), (1, 0, 1), (2, 0, 33), (3, 0, 15)], num_rows=72)
     mixing.check([(3, 15, 64), (2, 33, 16), (0, 17, 1), (1, 1, 65)], num_rows=146)
     mixing.check([(1, 66, 1), (0, 18, 97), (2, 49, 3), (3, 79, 40)], num_rows=141)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.columns}-{cut.lanes}-{cut.ahead}")
+def test_every_cut_of_a_state_gives_each_run_its_own(arrays: Arrays, cut: ChunkCut) -> None:
+    mixing = Mixing(arrays, TimeMixShape(2, 48), 130)
+    mixing.cut, mixing.kept = cut, {(1, 64): NUM_STATES}
+    mixing.check([(0, 0, 17), (1, 0, 97), (2, 0, 3)], num_rows=120)
+    mixing.kept, mixing.sources = {}, {1: NUM_STATES}
+    mixing.check([(2, 3, 64), (1, 64, 66), (0, 17, 1)], num_rows=131)
 
 
 @pytest.mark.parametrize("decays", [(LEAST_DECAY,), (1.0,), (LEAST_DECAY, 1.0)], ids=["all", "none", "both"])

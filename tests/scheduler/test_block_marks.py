@@ -18,7 +18,7 @@ from unicorn_async.scheduler.sequence import Sequence
 
 from .made_scheduler import make_scheduler
 from .test_kept_state_prefixes import KeepingWorld
-from .test_simulation import random_world
+from .world import random_world
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.scheduler import Scheduler

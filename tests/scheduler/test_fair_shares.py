@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.made_scheduler import make_scheduler
-from tests.scheduler.test_simulation import MAX_CONTEXT, World, random_world
+from tests.scheduler.world import MAX_CONTEXT, World, random_world
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 from unicorn_async.scheduler.block_pool import WHOLE

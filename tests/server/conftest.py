@@ -8,11 +8,13 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.patience import PATIENCE_S
 from tests.server.fake_engine import FakeEngine
-from unicorn_async.server import ServerOptions, archive, serve, service, tracing
+from tests.server.fake_library import FakeLibrary
+from unicorn_async.server import ModelHost, ServerOptions, archive, serve, service, tracing
 from unicorn_async.server.disk_store import DiskStore
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from unicorn_async.engine.types import EngineAPI
-    from unicorn_async.server import ModelHost
     from unicorn_async.server.store import StoredResponse
 
 
@@ -35,6 +36,9 @@ class Served:
     def ws_url(self) -> str:
         return self.url.replace("http://", "ws://") + "/v1/responses"
 
+
+if TYPE_CHECKING:
+    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
 FAR = {
     **dict.fromkeys(("header_timeout_s", "idle_timeout_s", "send_timeout_s", "receive_timeout_s"), PATIENCE_S),
@@ -83,7 +87,7 @@ async def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def serve_with(engine: FakeEngine) -> Callable[[ServerOptions], AbstractAsyncContextManager[Served]]:
+def serve_with(engine: FakeEngine) -> ServeWith:
     """Serve the fake engine with options of one's own."""
     return lambda options: serving(engine, options)
 
@@ -93,6 +97,13 @@ async def served(engine: FakeEngine) -> AsyncIterator[Served]:
     """The fake engine, served."""
     async with serving(engine) as found:
         yield found
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of HTTP of the served engine."""
+    async with httpx.AsyncClient(base_url=served.url) as made:
+        yield made
 
 
 @pytest.fixture
@@ -106,3 +117,17 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr(DiskStore, "_put", slow_put)
     return goes_on
+
+
+@pytest.fixture
+def library() -> FakeLibrary:
+    """Models that a host may open."""
+    return FakeLibrary()
+
+
+@pytest.fixture
+async def host(library: FakeLibrary) -> AsyncIterator[ModelHost]:
+    """A host of the library's models, which has to leave none open."""
+    async with ModelHost(library, idle_timeout_s=600) as entered:
+        yield entered
+    assert library.num_open == 0

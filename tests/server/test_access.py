@@ -14,12 +14,7 @@ from unicorn_async.server.keys import ALL_RIGHTS, Right
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from tests.server.conftest import Served
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
+    from tests.server.conftest import Served, ServeWith
 
 KEY = "sesame"
 WITH_KEY = ServerOptions(api_key=KEY)

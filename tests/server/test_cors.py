@@ -14,7 +14,7 @@ from unicorn_async.server import ServerOptions
 from unicorn_async.server.origin import parse_origin
 
 if TYPE_CHECKING:
-    from tests.server.test_access import ServeWith
+    from tests.server.conftest import ServeWith
 
 PAGE = "https://chat.example"
 ASKS = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}

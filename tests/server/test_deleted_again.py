@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.test_disk_store import entry
+from tests.server.stored import entry
 from unicorn_async.server import ServerOptions
 from unicorn_async.server.archive import Archive
 from unicorn_async.server.disk_store import DiskStore

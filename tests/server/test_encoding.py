@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.tokenizer.held_process import HeldProcess
 from tests.tokenizer.hostile import HOSTILE
-from tests.tokenizer.test_kept import HeldProcess, kept_of
+from tests.tokenizer.kept_forms import kept_of
 from unicorn_async.errors import PromptTooLongError
 from unicorn_async.resources import demo_model_dir
 from unicorn_async.server.client import LOCAL

@@ -30,11 +30,6 @@ LOST = DeviceLostError("the driver gave up")
 
 
 @pytest.fixture
-def library() -> FakeLibrary:
-    return FakeLibrary()
-
-
-@pytest.fixture
 async def host(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ModelHost]:
     """A host that serves "a", and opens it again at once when it fails."""
     monkeypatch.setattr(restarts, "_FIRST_S", 0.0)

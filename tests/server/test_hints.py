@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    import httpx
 
-    from tests.server.conftest import Served
     from tests.server.fake_engine import FakeEngine
 
 ASK = {"input": "Hi"}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url) as made:
-        yield made
-
-
 ECHOED = {
     "max_tool_calls": 3,
     "parallel_tool_calls": False,

@@ -15,22 +15,13 @@ from unicorn_async.errors import ConfigError, DeviceLostError
 from unicorn_async.server import ServerOptions, serve
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator
 
-    from tests.server.conftest import Served
+    from tests.server.conftest import Served, ServeWith
     from tests.server.fake_engine import FakeEngine
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
 ASK = {"input": "Hi", "stream": True}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url) as made:
-        yield made
 
 
 async def test_events_are_framed_as_server_sent_events(client: httpx.AsyncClient) -> None:

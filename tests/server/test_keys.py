@@ -20,14 +20,10 @@ from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.request_context import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from tests.server.conftest import Served
+    from tests.server.conftest import ServeWith
     from tests.server.fake_engine import FakeEngine
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
 
 def test_a_file_has_keys_with_names_rights_and_limits(tmp_path: Path) -> None:

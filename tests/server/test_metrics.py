@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import openai
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.conftest import serving
@@ -23,18 +22,12 @@ from unicorn_async.server.metrics_text import Exposition, metrics_text
 from unicorn_async.server.model_state import ModelState, ModelStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    import pytest
 
     from tests.server.conftest import Served
     from tests.server.fake_engine import FakeEngine
 
 ASK = {"input": "Hi"}
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url) as made:
-        yield made
 
 
 async def metrics(client: httpx.AsyncClient) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -33,11 +33,6 @@ PLAN = plan_memory(LLAMA_8B, EngineConfig(max_context=2048), INT4_8B, NVIDIA_WIN
 
 
 @pytest.fixture
-def library() -> FakeLibrary:
-    return FakeLibrary()
-
-
-@pytest.fixture
 async def client(library: FakeLibrary) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         ModelHost(library) as models,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import h11
 import pytest
 
-from tests.server.test_transport import raw
+from tests.server.raw_connection import raw
 from unicorn_async.server import observer
 from unicorn_async.server.strict_http import StrictConnection
 

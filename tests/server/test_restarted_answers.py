@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from tests.server.background import TEXT, events_of, finished
 from tests.server.conftest import serving
-from tests.server.test_background_answers import TEXT, events_of, finished
 from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:

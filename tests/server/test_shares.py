@@ -19,13 +19,8 @@ from unicorn_async.server.store import ResponseStore, StoredResponse
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from tests.server.conftest import Served
+    from tests.server.conftest import ServeWith
     from tests.server.fake_engine import FakeEngine
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
 KEYS = (ApiKey("anna", "a"), ApiKey("ben", "b"), ApiKey("tiny", "t", max_requests=1))
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

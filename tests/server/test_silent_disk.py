@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.server.conftest import serving
-from tests.server.test_disk_store import entry
+from tests.server.stored import entry
 from tests.server.ws_client import connected
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.server import ModelHost, ServerOptions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.test_disk_store import full_disk
+from tests.server.stored import full_disk
 from unicorn_async.errors import ConfigError
 from unicorn_async.server.disk_store import DiskStore
 from unicorn_async.server.store_lock import lock_store

@@ -15,14 +15,9 @@ from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.strangers import Strangers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
     import pytest
 
-    from tests.server.conftest import Served
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
+    from tests.server.conftest import ServeWith
 
 KEYS = (ApiKey("anna", "a"),)
 

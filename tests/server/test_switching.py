@@ -27,11 +27,6 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
 @pytest.fixture
-def library() -> FakeLibrary:
-    return FakeLibrary()
-
-
-@pytest.fixture
 async def models(library: FakeLibrary) -> AsyncIterator[ModelHost]:
     async with ModelHost(library) as host:
         yield host
@@ -42,12 +37,6 @@ async def served(models: ModelHost) -> AsyncIterator[Served]:
     """A server that begins without a model."""
     async with serving(models) as found:
         yield found
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url) as made:
-        yield made
 
 
 async def load(client: httpx.AsyncClient, name: str, **fields: object) -> httpx.Response:

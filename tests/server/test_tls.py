@@ -21,7 +21,7 @@ from unicorn_async.server import ServerOptions
 from unicorn_async.server.tls import tls_context
 
 if TYPE_CHECKING:
-    from tests.server.test_access import ServeWith
+    from tests.server.conftest import ServeWith
 
 FILES = Path(__file__).parent / "tls"
 CERT = FILES / "cert.pem"

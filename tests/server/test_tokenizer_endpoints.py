@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    import httpx
 
-    from tests.server.conftest import Served
     from tests.server.fake_engine import FakeEngine
 
 CHAT = {"messages": [{"role": "user", "content": "Hi you"}]}
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url) as made:
-        yield made
 
 
 async def test_text_becomes_tokens_with_the_defaults_of_each_server(

@@ -19,13 +19,10 @@ from unicorn_async.server.tokenizing import Tokenizing
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Sequence
 
-    from tests.server.conftest import Served
+    from tests.server.conftest import ServeWith
     from tests.server.fake_engine import FakeEngine
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
 LONG = "x" * (LONG_CHARS + 1)
 

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from websockets.frames import Frame, Opcode
 
-from tests.server.test_transport import UPGRADE, Pipe, from_client, given, raw, take_all, websocket_on
+from tests.server.pipe import Pipe, given, take_all, websocket_on
+from tests.server.raw_connection import UPGRADE, from_client, raw
 from unicorn_async.server import ServerOptions, websocket_protocol
 from unicorn_async.server.connection import UNFINISHED
 from unicorn_async.server.keys import ApiKey
@@ -20,12 +21,7 @@ from unicorn_async.server.websocket import MAX_KEY_BYTES
 from unicorn_async.server.websocket_protocol import MAX_IDLE_FRAMES, WebSocketProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from tests.server.conftest import Served
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
+    from tests.server.conftest import ServeWith
 
 AT_ONCE = ServerOptions(receive_timeout_s=1e-9)
 PART = from_client(Opcode.TEXT, b"x" * 200_000, fin=False)

@@ -14,13 +14,8 @@ from unicorn_async.errors import DeviceLostError, QueueFullError, TokenizerError
 from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from tests.server.conftest import Served
+    from tests.server.conftest import Served, ServeWith
     from tests.server.fake_engine import FakeEngine
-
-    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
 
 async def test_several_answers_follow_each_other_on_one_connection(served: Served) -> None:

@@ -22,6 +22,7 @@ from unicorn_async.checkpoint.hub import (
 )
 from unicorn_async.checkpoint.location import DEMO, DEMO_NAME, find_model, model_in, model_name
 from unicorn_async.errors import CheckpointError, ConfigError, ModelNotFoundError
+from unicorn_async.lora_spec import ADAPTER_CONFIG_FILE
 from unicorn_async.resources import demo_model_dir
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MAX_NAME = 512  # characters
 MAX_LISTED = 512  # models in a listing
 _MAX_SCANNED = 20_000  # files and folders that a listing looks at, in all
 _MAX_DEPTH = 4  # of folders below one that was given
-_CONFIG, _ADAPTER_CONFIG = "config.json", "adapter_config.json"
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class ModelCatalog:
         if len(name) <= MAX_NAME and is_repo_name(name):
             places.append(find_in_hub(name, self._environ))
         for path in places:
-            if path is not None and (path / _ADAPTER_CONFIG).is_file():
+            if path is not None and (path / ADAPTER_CONFIG_FILE).is_file():
                 return path
         raise ConfigError(f"adapter {name[:200]!r} is not among those that may be loaded here")
 
@@ -116,7 +117,7 @@ class ModelCatalog:
         found = dict.fromkeys(name for folder in self._folders for name in _adapters_below(folder))
         for name in repos_in_hub(self._environ):
             snapshot = find_in_hub(name, self._environ)
-            if snapshot is not None and (snapshot / _ADAPTER_CONFIG).is_file():
+            if snapshot is not None and (snapshot / ADAPTER_CONFIG_FILE).is_file():
                 found[name] = None
         return list(islice(found, MAX_LISTED))
 
@@ -220,10 +221,10 @@ def _listed(folder: Path) -> Iterator[CatalogEntry]:
 def _adapters_below(folder: Path) -> Iterator[str]:
     """The names of what looks like an adapter below a folder, and would be found there."""
     for directory, names in _directories(folder):
-        if _ADAPTER_CONFIG in names and directory != folder:
+        if ADAPTER_CONFIG_FILE in names and directory != folder:
             name = directory.relative_to(folder).as_posix()
             found = _below(folder, name)
-            if found is not None and (found / _ADAPTER_CONFIG).is_file():
+            if found is not None and (found / ADAPTER_CONFIG_FILE).is_file():
                 yield name
 
 
@@ -252,7 +253,7 @@ def _directories(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def _is_model(names: Sequence[str]) -> bool:
     """Whether files of these names make a model in Hugging Face's layout; an adapter is none."""
-    return _CONFIG in names and _ADAPTER_CONFIG not in names and any(n.endswith(".safetensors") for n in names)
+    return _CONFIG in names and ADAPTER_CONFIG_FILE not in names and any(n.endswith(".safetensors") for n in names)
 
 
 def _gguf_models(directory: Path, names: Sequence[str]) -> list[Path]:

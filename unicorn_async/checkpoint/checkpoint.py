@@ -25,6 +25,7 @@ from unicorn_async.checkpoint.safetensors import MAX_NAME_CHARS, read_header
 from unicorn_async.checkpoint.source_tensor import SourceTensor
 from unicorn_async.checkpoint.strict_json import JsonWalk, decode, read_json, read_object
 from unicorn_async.errors import CheckpointError
+from unicorn_async.lora_spec import ADAPTER_CONFIG_FILE
 from unicorn_async.tensor import DType, QuantFormat
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     Check: TypeAlias = Callable[[Mapping[str, object], str], object]
 
 CONFIG_FILE = "config.json"
-_ADAPTER_FILE = "adapter_config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 32 << 20  # 0.1 KB a tensor
@@ -193,10 +193,10 @@ def _config_of(directory: Path) -> tuple[dict[str, object], str]:
 
 
 def _refuse_adapter(directory: Path) -> None:
-    if (directory / _ADAPTER_FILE).exists():
+    if (directory / ADAPTER_CONFIG_FILE).exists():
         raise CheckpointError(
-            f"{directory}: holds {_ADAPTER_FILE} and no {CONFIG_FILE}: it is an adapter, which goes with the model "
-            "that it changes: give that, and this with --lora"
+            f"{directory}: holds {ADAPTER_CONFIG_FILE} and no {CONFIG_FILE}: it is an adapter, which goes with the "
+            "model that it changes: give that, and this with --lora"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,7 +103,7 @@ def token_texts(source: Source) -> dict[int, str]:
     if isinstance(source, Path):
         return _texts_of_json(source / "tokenizer.json")
     tokens = source.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list | tuple):
+    if not isinstance(tokens, Sequence) or isinstance(tokens, str):  # of a large vocabulary no list
         raise TokenizerError("tokenizer.ggml.tokens: expected a list of texts")
     return dict(enumerate(map(str, tokens)))
 

@@ -43,7 +43,11 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
 EXTENSION_MATRIX = "VK_KHR_cooperative_matrix"
 EXTENSION_BUDGET = "VK_EXT_memory_budget"
 EXTENSION_HOST_MEMORY = "VK_EXT_external_memory_host"
-_EXTENSION_UNITS = "VK_AMD_shader_core_properties2"
+# What says how many compute units a device has: by extension a structure of properties, and its field.
+_UNITS = {
+    "VK_AMD_shader_core_properties2": ("VkPhysicalDeviceShaderCoreProperties2AMD", "activeComputeUnitCount"),
+    "VK_NV_shader_sm_builtins": ("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", "shaderSMCount"),
+}
 
 _SHADER_FEATURES = {
     "shaderFloat16": "float16",
@@ -216,12 +220,13 @@ class PhysicalDevice:
         )
 
     def _compute_units(self) -> int:
-        if not self.has_extension(_EXTENSION_UNITS):
-            return 0
-        units = self._api.struct("VkPhysicalDeviceShaderCoreProperties2AMD")
-        answer = self._api.struct("VkPhysicalDeviceProperties2", pNext=units)
-        self._api.lib.vkGetPhysicalDeviceProperties2(self.handle, answer)
-        return int(units.activeComputeUnitCount)
+        for extension, (kind, count) in _UNITS.items():
+            if self.has_extension(extension):
+                units = self._api.struct(kind)
+                answer = self._api.struct("VkPhysicalDeviceProperties2", pNext=units)
+                self._api.lib.vkGetPhysicalDeviceProperties2(self.handle, answer)
+                return int(getattr(units, count))
+        return 0
 
     def _missing(self) -> tuple[str, ...]:
         if self.api_version < MIN_API_VERSION:

@@ -11,6 +11,7 @@ from unicorn_async.checkpoint.gguf.files import is_model_name, tag_of, tagged
 from unicorn_async.checkpoint.gguf.split import model_stem, part_names
 from unicorn_async.checkpoint.pickles import refuse_pickles
 from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.lora_spec import ADAPTER_CONFIG_FILE, ADAPTER_TENSORS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.hub import HubName
 
 _TOKENIZER, _WORLD_VOCABULARY = "tokenizer.json", "rwkv_vocab_v20230424.txt"
-_ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+_ADAPTER = (ADAPTER_CONFIG_FILE, ADAPTER_TENSORS_FILE)
 # What is read beside the weights; all but the first may be missing, and one of the next two.
 _DESCRIPTIONS = (
     CONFIG_FILE,

@@ -18,6 +18,7 @@ from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.checkpoint.strict_json import parse_object, read_json
 from unicorn_async.errors import CheckpointError, ConfigError, UnsupportedModelError
 from unicorn_async.lora.config import LoraConfig
+from unicorn_async.lora_spec import ADAPTER_CONFIG_FILE, ADAPTER_TENSORS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.source_tensor import TensorEntry
     from unicorn_async.lora_spec import LoraSpec
 
-CONFIG_FILE = "adapter_config.json"
-TENSORS_FILE = "adapter_model.safetensors"
 DIGEST_VERSION = 1  # of how adapters are blended: another way needs another number
 _PREFIX = "base_model.model."
 _DTYPES = ("F32", "F16", "BF16")
@@ -80,7 +79,7 @@ class LoraAdapter:
     @property
     def tensors_path(self) -> Path:
         """The file with the factors."""
-        return self.path / TENSORS_FILE
+        return self.path / ADAPTER_TENSORS_FILE
 
     @classmethod
     def read(cls, spec: LoraSpec) -> LoraAdapter:
@@ -94,7 +93,7 @@ class LoraAdapter:
             UnsupportedModelError: the adapter needs what is not supported.
         """
         path = _find(spec.path)
-        config_path, tensors_path = path / CONFIG_FILE, path / TENSORS_FILE
+        config_path, tensors_path = path / ADAPTER_CONFIG_FILE, path / ADAPTER_TENSORS_FILE
         _check_files(path)
         config_bytes = read_json(config_path)
         stamp = FileStamp.of(tensors_path)
@@ -138,14 +137,14 @@ def _find(given: Path) -> Path:
 
 
 def _check_files(path: Path) -> None:
-    if not (path / CONFIG_FILE).is_file():
-        raise ConfigError(f"adapter {path}: has no {CONFIG_FILE}")
-    if not (path / TENSORS_FILE).is_file():
+    if not (path / ADAPTER_CONFIG_FILE).is_file():
+        raise ConfigError(f"adapter {path}: has no {ADAPTER_CONFIG_FILE}")
+    if not (path / ADAPTER_TENSORS_FILE).is_file():
         if pickles := sorted(file.name for file in path.glob("*.bin")):
             raise UnsupportedModelError(
                 f"adapter {path}: tensors in {pickles[0]}; only safetensors files are supported"
             )
-        raise ConfigError(f"adapter {path}: has no {TENSORS_FILE}")
+        raise ConfigError(f"adapter {path}: has no {ADAPTER_TENSORS_FILE}")
 
 
 def _pairs(
@@ -216,6 +215,6 @@ def _pair(
         if found != rank:
             raise CheckpointError(
                 f"{source}: tensor {entry.name!r} of shape {list(entry.shape)} has rank {found}, "
-                f"{CONFIG_FILE} says {rank}"
+                f"{ADAPTER_CONFIG_FILE} says {rank}"
             )
     return LoraPair(target, a, b, rank, config.scale_of(module), is_embedding)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.ops.chunk_cut import chunk_cut
 from unicorn_async.ops.runs import SHORTEST_CHUNKED
 from unicorn_async.ops.subgroups import asked_subgroup_size
 from unicorn_async.tensor import DType, Tensor
@@ -15,11 +16,11 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
+    from unicorn_async.ops.chunk_cut import ChunkCut
     from unicorn_async.ops.time_mix import MixedRows, TimeMixShape
 
 _VECTOR = 4
-_WORKGROUP = 128
-_TILE = 32  # columns of the state that a workgroup has
+_WORKGROUP = 128  # of time_mix_chunk
 
 
 def time_mix_chunk(
@@ -39,7 +40,9 @@ def time_mix_chunk(
     """
     num_rows = rows.check("time_mix_chunk", shape)
     out.expect("time_mix_chunk: out", (num_rows, shape.chunk_columns), DType.F32)
-    kernel = kernels.get("time_mix_chunk", constants=_constants(shape), subgroup_size=asked_subgroup_size(info))
+    kernel = kernels.get(
+        "time_mix_chunk", constants=_heads(shape) | {"WORKGROUP": _WORKGROUP}, subgroup_size=asked_subgroup_size(info)
+    )
     push = kernel.pack(
         r=rows.r.address,
         w=rows.w.address,
@@ -65,15 +68,20 @@ def time_mix_chunks(
     runs: int,
     positions: int,
     out: Tensor,
+    cut: ChunkCut | None = None,
 ) -> None:
     """Record what `time_mix` does for runs of SHORTEST_CHUNKED tokens and more, behind `time_mix_chunk` and a barrier.
 
-    `rows` and `chunks` are what that leaves, all else as for `time_mix`. Raises ConfigError for other shapes.
+    `rows` and `chunks` are what that leaves, `cut` is one of CUTS, or the rules' own, all else as for `time_mix`.
+    Raises ConfigError for other shapes.
     """
     num_rows = rows.check("time_mix_chunks", shape)
     chunks.expect("time_mix_chunks: chunks", (num_rows, shape.chunk_columns), DType.F32)
     out.expect("time_mix_chunks: out", (num_rows, shape.columns), DType.F32)
-    kernel = kernels.get("time_mix_chunks", constants=_constants(shape), subgroup_size=asked_subgroup_size(info))
+    cut = cut or chunk_cut(info, shape.head_dim)
+    kernel = kernels.get(
+        "time_mix_chunks", constants=_heads(shape) | cut.constants, subgroup_size=asked_subgroup_size(info)
+    )
     push = kernel.pack(
         w=rows.w.address,
         b=rows.a.address,
@@ -88,9 +96,9 @@ def time_mix_chunks(
         state_offset=shape.matrices_offset,
         num_rows=num_rows,
     )
-    num_tiles = shape.num_heads * -(-shape.head_dim // _TILE)
+    num_tiles = shape.num_heads * -(-shape.head_dim // cut.columns)
     recorder.dispatch(kernel, push, num_tiles, -(-num_rows // SHORTEST_CHUNKED))
 
 
-def _constants(shape: TimeMixShape) -> dict[str, int]:
-    return {"WORKGROUP": _WORKGROUP, "KEY_VECTORS": shape.head_dim // _VECTOR, "HEADS": shape.num_heads}
+def _heads(shape: TimeMixShape) -> dict[str, int]:
+    return {"KEY_VECTORS": shape.head_dim // _VECTOR, "HEADS": shape.num_heads}

@@ -12,7 +12,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from unicorn_async.errors import TokenizerError
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
 
-from .test_gguf_tokenizer import LLAMA3, QWEN2, TEXTS
+from .vocabularies import LLAMA3, QWEN2, TEXTS
 
 
 def split(*patterns: str) -> list[pre_tokenizers.PreTokenizer]:

@@ -12,6 +12,7 @@ from itertools import product as combinations
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.tuned import Launch
+from unicorn_async.ops.linear_plans.few_rows import few_rows_plan, few_rows_tiles
 from unicorn_async.ops.linear_plans.held import MAX_HELD, HeldTuning, can_hold, fetches_ahead, held_plan
 from unicorn_async.ops.linear_plans.lean_tiles import LEAN_CANDIDATES
 from unicorn_async.ops.linear_plans.plan import work_of
@@ -23,11 +24,9 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
 )
 from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.ops.linear_plans.tiles import (
-    FEW_ROWS,
     TileTuning,
     coopmat_plan,
     coopmat_shared_bytes,
-    few_rows_plan,
     many_plan,
     most_splits,
     num_tiles,
@@ -62,6 +61,7 @@ _MAX_BLOCKS = 8  # of quantised weights that a lane has under way, where it has 
 _MAX_HELD_CODES = 16  # the same for linear_quant_held
 _MANY_TILES = ((64, 64, 16, 16), (128, 64, 16, 16), (32, 64, 8, 16))  # tokens and rows; parts along them
 _MIN_MANY_TOKENS = 16
+_FEW_ROWS_TILES = 6  # of linear_few_rows, those that are expected to be the fastest
 # By a tile's tokens: rows, parts along tokens and along rows, columns, buffers.
 _COOPMAT_TILES = {
     16: ((64, 1, 4, 64, 2), (64, 1, 4, 128, 1), (32, 1, 2, 128, 1)),
@@ -106,7 +106,7 @@ def _dense(info: DeviceInfo, product: Product) -> Iterator[LinearPlan]:
             if shared <= info.max_shared_memory:
                 yield vec_plan(info, VecTuning(together, lanes, rows), product)
     if has_few_rows(product) and product.tokens >= _MIN_MANY_TOKENS and not info.is_software:
-        yield few_rows_plan(info, FEW_ROWS, product)
+        yield from (few_rows_plan(info, tile, product) for tile in few_rows_tiles(info, product)[:_FEW_ROWS_TILES])
         yield vec_plan(info, few_rows_tuning(product), product)
     yield from _many(info, product)
 

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.ops.linear_plans.few_rows import few_rows_plan, few_rows_tile
 from unicorn_async.ops.linear_plans.held import can_hold, held_plan, held_tuning, pays_to_hold
-from unicorn_async.ops.linear_plans.lean_tiles import compute_units, lean_tuning
+from unicorn_async.ops.linear_plans.lean_tiles import lean_tuning
 from unicorn_async.ops.linear_plans.plan import LinearPlan, work_of
 from unicorn_async.ops.linear_plans.product import check_rows
 from unicorn_async.ops.linear_plans.quant_tiles import (
@@ -22,14 +23,11 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
     quant_coopmat_tuning,
 )
 from unicorn_async.ops.linear_plans.tiles import (
-    FEW_ROWS,
     MANY,
     MANY_FLOATS,
     coopmat_plan,
     coopmat_tuning,
-    few_rows_plan,
     many_plan,
-    num_tiles,
 )
 from unicorn_async.ops.linear_plans.vec import has_few_rows, quant_vec_plan, quant_vec_tuning, vec_plan, vec_tuning
 from unicorn_async.ops.rows import RowForm
@@ -46,7 +44,6 @@ _MIN_QUANT_COOPMAT_TOKENS = 9  # up to 8, integer dot products read each weight 
 _MIN_FORMS_TOKENS, _MAX_FORMS_TOKENS = 2, 64  # of which dot products and matrices may either be the faster
 _MAX_GATED_TOKENS = 32  # of quantised weights, on GPUs
 _MIN_SUBGROUP = 8  # lanes that quantise a block of activations together
-_MANY_TILES = 2  # of a compute unit that is busy though each goes along all of K
 _MAX_KNOWN_PLANS = 4096
 
 
@@ -128,8 +125,8 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
 
 
 def _dense_tiles(info: DeviceInfo, product: Product) -> LinearPlan:
-    if has_few_rows(product) and num_tiles(MANY, product) < _MANY_TILES * compute_units(info):
-        return few_rows_plan(info, FEW_ROWS, product)
+    if has_few_rows(product):
+        return few_rows_plan(info, few_rows_tile(info, product), product)
     return many_plan(MANY, product)
 
 

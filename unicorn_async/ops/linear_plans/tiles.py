@@ -57,8 +57,6 @@ class Tile(Protocol):
 _ANY = 1 << 30
 MANY = TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16)
 MANY_FLOATS = TileTuning(_ANY, tile_t=32, tile_n=32, parts_t=16, parts_n=16)  # for codes that are floats
-FEW_ROWS = TileTuning(_ANY, tile_t=16, tile_n=32, parts_t=4, parts_n=8)
-_MAX_PARTS = 8  # of K, for which 16 KiB of shared memory hold the sums of FEW_ROWS
 # With how many workgroups an H200 holds at once: K is cut so that they nearly fill the device a few times.
 _COOPMAT = (
     (TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=128, buffers=1), 528),
@@ -82,22 +80,6 @@ def many_plan(tuning: TileTuning, product: Product) -> LinearPlan:
     grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), 1)
     kernel, form = ("quant_many", RowForm.BLOCKS) if product.is_quantised else ("many", RowForm.FLOATS)
     return LinearPlan(f"linear_{kernel}_{product.weights}", tuple(constants.items()), grid, form=form)
-
-
-def few_rows_plan(info: DeviceInfo, tuning: TileTuning, product: Product) -> LinearPlan:
-    """linear_few_rows with the given tuning, of which as many groups of lanes share K as a workgroup has room for."""
-    lanes = tuning.parts_t * tuning.parts_n
-    parts = max(1, min(_MAX_PARTS, info.max_workgroup_invocations // lanes))
-    constants = {
-        "WORKGROUP": parts * lanes,
-        "TILE_T": tuning.tile_t,
-        "TILE_N": tuning.tile_n,
-        "LANE_T": tuning.tile_t // tuning.parts_t,
-        "LANE_N": tuning.tile_n // tuning.parts_n,
-        "PARTS": parts,
-    }
-    grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), 1)
-    return LinearPlan(f"linear_few_rows_{product.weights}", tuple(constants.items()), grid)
 
 
 def coopmat_plan(info: DeviceInfo, tuning: TileTuning, product: Product) -> LinearPlan:

@@ -64,7 +64,7 @@ _QUANT_GPU = (
 )
 _FLOAT_GPU = (QuantVecTuning(1, 1, 4), QuantVecTuning(2, 1, 2), QuantVecTuning(4, 1, 2), QuantVecTuning(8, 2, 2, 2))
 _FEW_ROWS = 1056  # such as a router has, of 1024 experts at most and what is beside them
-_MAX_FEW_ROWS_TOKENS, _LEAN_FEW_ROWS_TOKENS = 512, 64  # the latter where caches are RDNA's
+_MAX_FEW_ROWS_TOKENS, _LEAN_FEW_ROWS_TOKENS = 64, 16  # by vectors, the latter where caches are RDNA's
 _MAX_QUANT_TOKENS = 32  # on GPUs; each 8 of them read the weights again
 _BLOCKED_SUBGROUPS = 8  # of a workgroup that leaves its output in blocks, and so has many rows
 _MIN_SUBGROUPS = 2048  # below it, fewer rows for each keep more of the device busy

@@ -1,0 +1,55 @@
+"""How delta_chunks and time_mix_chunks are cut, in which a state goes through a long run chunk by chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.ops.subgroups import halves_subgroups
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+_VECTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCut:
+    """Columns of a head's state, and lanes, of a workgroup.
+
+    A lane has four of the columns, and for these an equal share of a chunk's tokens: one, two or four. `ahead` says how
+    much it has under way from memory: four times so many keys of each, and those of so many tokens.
+    """
+
+    columns: int
+    lanes: int
+    ahead: int = 4
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """A kernel's constants of it."""
+        return {"WORKGROUP": self.lanes, "TILE": self.columns // _VECTOR, "AHEAD": self.ahead}
+
+
+_WIDE_CUT, _NARROW_CUT = ChunkCut(32, 128), ChunkCut(16, 64)
+# On a CPU, where more ahead is slow to compile and has no registers; and on RDNA, where other subgroups go on,
+# and drivers without matrices give a lane 144 registers.
+_LEAN_CUTS = (ChunkCut(32, 128, ahead=1), ChunkCut(16, 64, ahead=1))
+CUTS = (
+    _WIDE_CUT,
+    ChunkCut(32, 128, ahead=2),
+    ChunkCut(32, 256),
+    ChunkCut(32, 256, ahead=2),
+    _NARROW_CUT,
+    ChunkCut(16, 128),
+    *_LEAN_CUTS,
+)
+_CHUNK = 32  # tokens
+_FACTORS_BYTES = 2 * _CHUNK * (_CHUNK + _VECTOR) * 4
+
+
+def chunk_cut(info: DeviceInfo, key_dim: int) -> ChunkCut:
+    """The cut for a device, of heads with keys of so many elements."""
+    wide, narrow = _LEAN_CUTS if info.is_software or halves_subgroups(info) else (_WIDE_CUT, _NARROW_CUT)
+    shared = (key_dim + 2 * _CHUNK) * wide.columns * 4 + _FACTORS_BYTES
+    return wide if shared <= info.max_shared_memory else narrow
