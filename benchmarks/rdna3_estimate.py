@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 DISPATCH_US = 5.0  # taken, not measured
 # At least and at most, by rdna3_seen.py, of integrated chips: of models without experts, and of mixtures.
 MEMORY_SHARES, MIXTURE_MEMORY_SHARES = (0.75, 0.87), (0.51, 0.89)
-CODE_SHARES, MIXTURE_CODE_SHARES = (0.26, 0.58), (0.12, 0.25)
+CODE_SHARES, MIXTURE_CODE_SHARES = (0.26, 0.58), (0.11, 0.25)
 
 
 @dataclass(frozen=True, slots=True)
