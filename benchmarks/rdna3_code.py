@@ -49,7 +49,9 @@ class Loop:
     loads: int = 0  # from memory
     lds: int = 0
     scratch: int = 0
-    macs: int = 0  # multiply-adds, of 32 lanes
+    macs: int = (
+        0  # multiply-adds of the product, of 32 lanes: matrices' where there are such, else dot products', else all
+    )
     vector_cycles: int = 0  # of a SIMD, matrices included
     lds_bytes: int = 0
     load_bytes: int = 0
@@ -111,23 +113,28 @@ def _loops(code: str) -> tuple[list[str], list[tuple[int, int]]]:
 
 
 def counted(instructions: Iterable[str]) -> Loop:
-    """Count a loop's instructions, and what they take."""
+    """Count a loop's instructions, and what they take.
+
+    Beside matrices, and beside dot products, other multiply-adds scale what these make: they take time alone.
+    """
     sums: Counter[str] = Counter()
     for instruction in instructions:
         name = instruction.split()[0]
         if name.startswith("v_wmma"):
-            sums.update(matrix=1, macs=_MATRIX_MACS, vector_cycles=_MATRIX_CYCLES[_matrix_type(name)])
+            sums.update(matrix=1, vector_cycles=_MATRIX_CYCLES[_matrix_type(name)])
         elif name.startswith("v_"):
-            macs = _macs(instruction)
             slow = 4 if name.startswith(_SLOW) else 1
-            sums.update(vector=1, dots=int("dot4" in name), macs=macs * LANES, vector_cycles=slow)
+            is_dot = "dot4" in name
+            kind = "dot_macs" if is_dot else "other_macs"
+            sums.update({"vector": 1, "dots": int(is_dot), kind: _macs(instruction) * LANES, "vector_cycles": slow})
         elif name.startswith("ds_"):
             sums.update(lds=1, lds_bytes=_width(name) * LANES)
         elif name.startswith("scratch_"):
             sums.update(scratch=1, load_bytes=_width(name) * LANES)
         elif name.startswith(("global_", "buffer_", "flat_")):
             sums.update(loads=1, load_bytes=_width(name) * LANES)
-    return Loop(**sums)
+    dots, others = sums.pop("dot_macs", 0), sums.pop("other_macs", 0)
+    return Loop(**sums, macs=sums["matrix"] * _MATRIX_MACS or dots or others)
 
 
 def _matrix_type(name: str) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import MissingFeatureError
-from unicorn_async.gpu.binding import DeviceHandle, check
+from unicorn_async.errors import ConfigError, MissingFeatureError
+from unicorn_async.gpu.binding import STAGE_COMPUTE, DeviceHandle, check
 from unicorn_async.gpu.kernel import KernelLibrary
+from unicorn_async.gpu.manifest import MAX_PUSH_BYTES
 from unicorn_async.gpu.physical import EXTENSION_MATRIX
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from unicorn_async.gpu.binding import CData
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelRequest
 
 EXTENSION = "VK_KHR_pipeline_executable_properties"
+BINDINGS = 12  # as llama.cpp has them
+_STORAGE_BUFFER = 7  # VkDescriptorType
+_REQUIRE_FULL_SUBGROUPS = 0x2
 _CAPTURE = 0x40 | 0x80  # statistics, internal representations
 _STATISTIC, _REPRESENTATION = 1000269004, 1000269005  # VkStructureType
 
@@ -93,6 +98,7 @@ class Compiler:
 
         Raises:
             MissingFeatureError: the driver does not say what it makes.
+            ConfigError: the folder can't be made.
         """
         found = instance.devices()[0]
         if not instance.physical(found).has_extension(EXTENSION):
@@ -104,7 +110,10 @@ class Compiler:
         self._known: dict[object, Compiled] = {}
         self.seconds = 0.0  # that compiling took
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as exc:
+                raise ConfigError(f"{folder}: {exc.strerror}") from exc
 
     def close(self) -> None:
         """Destroy the pipelines and the device."""
@@ -121,29 +130,106 @@ class Compiler:
 
         Raises:
             MissingFeatureError: the device lacks what it needs.
+            ConfigError: the code can't be written.
         """
         key = request.name, tuple(sorted(request.constants.items())), request.subgroup_size
         if key not in self._known:
             start = time.perf_counter()
             kernel = self._library.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
             self.seconds += time.perf_counter() - start
-            api = self._context.api
-            which = api.struct("VkPipelineExecutableInfoKHR", pipeline=kernel.pipeline, executableIndex=0)
-            values = self._statistics(which)
-            statistics = Statistics(
-                lanes=kernel.subgroup_size,
-                vgprs=values["VGPRs"],
-                spilled=values["Spilled VGPRs"],
-                scratch_bytes=values["Scratch size"],
-                lds_bytes=values["LDS size"],
-                code_bytes=values["Code size"],
-                instructions=values["Instructions"],
-            )
             x, y, z = kernel.workgroup
-            self._known[key] = Compiled(statistics, self._code(which), x * y * z)
+            self._known[key] = self._read(kernel.pipeline, kernel.subgroup_size, x * y * z)
             if self._folder is not None:
-                (self._folder / f"{len(self._known)}-{request.name}.s").write_text(self._known[key].code)
+                self._write(self._folder / f"{len(self._known)}-{request.name}.s", self._known[key].code)
         return self._known[key]
+
+    def compile_code(
+        self, name: str, code: bytes, constants: Mapping[int, int], lanes: int, workgroup: int
+    ) -> Compiled:
+        """Compile SPIR-V of others, which takes storage buffers by BINDINGS of one set and 128 bytes of push constants.
+
+        Raises:
+            DeviceError: the driver does not make it.
+        """
+        api, handle = self._context.api, self._context.handle
+        bindings = [
+            api.struct(
+                "VkDescriptorSetLayoutBinding",
+                binding=index,
+                descriptorType=_STORAGE_BUFFER,
+                descriptorCount=1,
+                stageFlags=STAGE_COMPUTE,
+            )
+            for index in range(BINDINGS)
+        ]
+        listed = api.array("VkDescriptorSetLayoutBinding", bindings)
+        info = api.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=BINDINGS, pBindings=listed)
+        sets = api.ffi.new("VkDescriptorSetLayout[1]")
+        sets[0] = api.create("vkCreateDescriptorSetLayout", name, "VkDescriptorSetLayout", handle, info, api.null)
+        pushes = api.struct("VkPushConstantRange", stageFlags=STAGE_COMPUTE, offset=0, size=MAX_PUSH_BYTES)
+        info = api.struct(
+            "VkPipelineLayoutCreateInfo",
+            setLayoutCount=1,
+            pSetLayouts=sets,
+            pushConstantRangeCount=1,
+            pPushConstantRanges=pushes,
+        )
+        layout = api.create("vkCreatePipelineLayout", name, "VkPipelineLayout", handle, info, api.null)
+        words = api.ffi.new("uint32_t[]", len(code) // 4)
+        api.ffi.memmove(words, code, len(code))
+        info = api.struct("VkShaderModuleCreateInfo", codeSize=len(code), pCode=words)
+        module = api.create("vkCreateShaderModule", name, "VkShaderModule", handle, info, api.null)
+        entries = [
+            api.struct("VkSpecializationMapEntry", constantID=number, offset=4 * index, size=4)
+            for index, number in enumerate(constants)
+        ]
+        stage = api.struct(
+            "VkPipelineShaderStageCreateInfo",
+            pNext=api.struct("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=lanes),
+            flags=_REQUIRE_FULL_SUBGROUPS,
+            stage=STAGE_COMPUTE,
+            module=module,
+            pName="main",
+            pSpecializationInfo=api.struct(
+                "VkSpecializationInfo",
+                mapEntryCount=len(entries),
+                pMapEntries=api.array("VkSpecializationMapEntry", entries),
+                dataSize=4 * len(entries),
+                pData=api.ffi.new("char[]", struct.pack(f"<{len(entries)}I", *constants.values())),
+            ),
+        )
+        info = api.struct(
+            "VkComputePipelineCreateInfo", flags=_CAPTURE, stage=stage[0], layout=layout, basePipelineIndex=-1
+        )
+        out = api.ffi.new("VkPipeline[1]")
+        try:
+            check(api.lib.vkCreateComputePipelines(handle, api.null, 1, info, api.null, out), name)
+            return self._read(out[0], lanes, workgroup)
+        finally:
+            api.lib.vkDestroyPipeline(handle, out[0], api.null)
+            api.lib.vkDestroyShaderModule(handle, module, api.null)
+            api.lib.vkDestroyPipelineLayout(handle, layout, api.null)
+            api.lib.vkDestroyDescriptorSetLayout(handle, sets[0], api.null)
+
+    def _read(self, pipeline: CData, lanes: int, workgroup: int) -> Compiled:
+        which = self._context.api.struct("VkPipelineExecutableInfoKHR", pipeline=pipeline, executableIndex=0)
+        values = self._statistics(which)
+        statistics = Statistics(
+            lanes=lanes,
+            vgprs=values["VGPRs"],
+            spilled=values["Spilled VGPRs"],
+            scratch_bytes=values["Scratch size"],
+            lds_bytes=values["LDS size"],
+            code_bytes=values["Code size"],
+            instructions=values["Instructions"],
+        )
+        return Compiled(statistics, self._code(which), workgroup)
+
+    def _write(self, file: Path, code: str) -> None:
+        try:
+            file.write_text(code)
+        except OSError as exc:
+            raise ConfigError(f"{file}: {exc.strerror}") from exc
 
     def _statistics(self, which: CData) -> dict[str, int]:
         items = self._asked(

@@ -2,17 +2,18 @@
 """How fast an RDNA3 chip would run a model's steps, by memory, by its kernels' instructions, and by dispatches.
 
     rdna3_estimate.py MODEL... [--chips 780M 8060S] [--streams 1 8 32] [--prompt 512] [--context 256]
-                      [--memory-share 0.87] [--code-share 0.5] [--json FILE]
+                      [--memory-share LEAST MOST] [--code-share LEAST MOST] [--json FILE]
 
 An estimate and no measurement, made without the chip: models, chips and the compiler are those of rdna3.py. A step is
 the sum of its dispatches. Each of them takes what reading and writing its weights, activations, keys and values takes
 the memory, or what its instructions take by their rates (rdna3_code.py), whichever is longer: "at most" is the rate of
-tokens if all of them reach that. Tokens choose experts as if they drew them (routing.py). "By" says what most of
-that time is for. "Likely" is what remains where memory gives `--memory-share` of its rate and code runs at
-`--code-share` of its instructions' rate, and each dispatch takes DISPATCH_US beside that, for starting and for waiting
-for the one before it. The shares that are there by default are those that llama.cpp reaches on a 780M, by figures that
-its users published: 16.7 tok/s of Qwen2.5 7B in Q4_K are 87% of the memory's rate, and 404 tok/s of a prompt of a model
-of 9 billion weights, its best, 44% of the matrix units', of which half of what our instructions allow is about as much.
+tokens if all of them reach that. Tokens choose experts as if they drew them (routing.py). The columns before that are
+what all of a step's bytes, all of its instructions and all of its dispatches would take alone, at DISPATCH_US each, for
+starting and for waiting for the one before it: a guess, which nobody has measured there. "Likely" is a range: a step
+whose memory gives the least, and the most, of `--memory-share` of its rate and whose code runs at such a
+`--code-share` of its instructions' rate, its dispatches beside that. The shares that are there by default are the
+least and the most that llama.cpp reached on integrated chips, by what its users published (rdna3_seen.py), those of
+mixtures of experts for mixtures; whether our kernels reach as much, or more, there nobody knows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from command_line import amount, out_file, run_script
+from command_line import out_file, positive, run_script
 from rdna3 import CHIPS, Chip, choose_driver, code_us, product_of
 from rdna3_code import hottest_loop
 from rdna3_driver import Compiler
@@ -48,11 +49,14 @@ from unicorn_async.memory.plan import attention_shape
 from unicorn_async.step.dry_run import DryRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from unicorn_async.gpu.listing import ListedDispatch
 
 DISPATCH_US = 5.0  # taken, not measured
+# At least and at most, by rdna3_seen.py, of integrated chips: of models without experts, and of mixtures.
+MEMORY_SHARES, MIXTURE_MEMORY_SHARES = (0.75, 0.87), (0.51, 0.89)
+CODE_SHARES, MIXTURE_CODE_SHARES = (0.26, 0.58), (0.11, 0.25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +73,25 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step's estimate in tokens a second; `bound_by_memory` is the share of its time at most that is memory's."""
+    """A step's estimate in tokens a second; `bound_by_memory` is the share of its time at most that is memory's.
+
+    Milliseconds are of all of its bytes, and of all of its instructions, at their full rates.
+    """
 
     model: str
     chip: str
     step: str
-    at_most: float
-    likely: float
-    bound_by_memory: float
+    memory_ms: float
+    code_ms: float
     dispatches: int
+    at_most: float
+    likely: tuple[float, float]
+    bound_by_memory: float
+
+    @property
+    def dispatches_ms(self) -> float:
+        """What its dispatches take beside their work."""
+        return self.dispatches * DISPATCH_US / 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +101,38 @@ class Estimator:
     compiler: Compiler
     chip: Chip
     model: Model
-    memory_share: float
-    code_share: float
 
-    def step(self, tokens: int, context: int, *, is_prompt: bool) -> Step:
+    def step(
+        self,
+        tokens: int,
+        context: int,
+        memory_shares: Sequence[float],
+        code_shares: Sequence[float],
+        *,
+        is_prompt: bool,
+    ) -> Step:
         """Estimate a prompt, or a step in which so many streams decode behind so many tokens each."""
-        parts = list(self._parts(tokens, context, is_prompt=is_prompt))
-        best = sum(part.at(1.0, 1.0) for part in parts)
-        likely = sum(part.at(self.memory_share, self.code_share) + DISPATCH_US for part in parts)
+        parts = list(self.parts(tokens, context, is_prompt=is_prompt))
+        best = step_us(parts, 1.0, 1.0)
+        least, most = (
+            tokens * 1e6 / (step_us(parts, *shares) + len(parts) * DISPATCH_US)
+            for shares in zip(memory_shares, code_shares, strict=True)
+        )
         memory = sum(part.memory_us for part in parts if part.memory_us >= part.code_us)
-        name = f"prompt of {tokens}" if is_prompt else f"{tokens} stream{'s' * (tokens > 1)}"
-        rates = tokens / best * 1e6, tokens / likely * 1e6
-        return Step(self.model.name, self.chip.name, name, *rates, memory / best, len(parts))
+        return Step(
+            model=self.model.name,
+            chip=self.chip.name,
+            step=f"prompt of {tokens}" if is_prompt else f"{tokens} stream{'s' * (tokens > 1)}",
+            memory_ms=sum(part.memory_us for part in parts) / 1e3,
+            code_ms=sum(part.code_us for part in parts) / 1e3,
+            dispatches=len(parts),
+            at_most=tokens * 1e6 / best,
+            likely=(least, most),
+            bound_by_memory=memory / best,
+        )
 
-    def _parts(self, tokens: int, context: int, *, is_prompt: bool) -> Iterator[Part]:
+    def parts(self, tokens: int, context: int, *, is_prompt: bool) -> Iterator[Part]:
+        """Yield what the dispatches of a step take."""
         spec = self.model.spec
         config = fit_options(spec, EngineConfig(kv_dtype=KVDType.F16))
         info = self.chip.describe(self.compiler.info)
@@ -162,14 +194,30 @@ class Estimator:
         return num_bytes / self.chip.gb_per_s / 1e3
 
 
+def step_us(parts: Sequence[Part], memory_share: float, code_share: float) -> float:
+    """Return what dispatches take at such shares of the rates, without what each takes beside its work."""
+    return sum(part.at(memory_share, code_share) for part in parts)
+
+
+def shares_of(model: Model) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the least and the most that others reached of memory's rate, and of instructions', with such models."""
+    if model.has_experts:
+        return MIXTURE_MEMORY_SHARES, MIXTURE_CODE_SHARES
+    return MEMORY_SHARES, CODE_SHARES
+
+
 def table(steps: list[Step]) -> list[str]:
     """Return the steps as a table in Markdown."""
-    lines = ["| model | chip | step | at most, tok/s | by | likely |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| model | chip | step | memory, ms | instructions, ms | dispatches, ms | at most, tok/s | likely |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for step in steps:
-        by = "memory" if step.bound_by_memory > 0.5 else "instructions"
+        least, most = map(_rate, step.likely)
+        times = " | ".join(_rate(ms) for ms in (step.memory_ms, step.code_ms))
         lines.append(
-            f"| {step.model} | {step.chip} | {step.step} | {_rate(step.at_most)} |"
-            f" {by} ({max(step.bound_by_memory, 1 - step.bound_by_memory):.0%}) | {_rate(step.likely)} |"
+            f"| {step.model} | {step.chip} | {step.step} | {times} | {step.dispatches}: {step.dispatches_ms:.1f}"
+            f" | {_rate(step.at_most)} | {least} to {most} |"
         )
     return lines
 
@@ -186,8 +234,8 @@ def main() -> None:
     parser.add_argument("--streams", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64], metavar="N")
     parser.add_argument("--prompt", type=count, default=512, metavar="N")
     parser.add_argument("--context", type=count, default=256, metavar="N", help="of each stream")
-    parser.add_argument("--memory-share", type=amount, default=0.87, metavar="SHARE")
-    parser.add_argument("--code-share", type=amount, default=0.5, metavar="SHARE")
+    for name in ("--memory-share", "--code-share"):
+        parser.add_argument(name, type=positive, nargs=2, metavar=("LEAST", "MOST"))
     parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
     models = [Model.find(name) for name in options.models]
@@ -198,9 +246,10 @@ def main() -> None:
         print(f"{driver}: an estimate by its compiler, and no measurement", flush=True)
         for model in models:
             for name in options.chips:
-                one = Estimator(compiler, CHIPS[name], model, options.memory_share, options.code_share)
-                steps.append(one.step(options.prompt, options.prompt, is_prompt=True))
-                steps += [one.step(streams, options.context, is_prompt=False) for streams in options.streams]
+                one, known = Estimator(compiler, CHIPS[name], model), shares_of(model)
+                shares = options.memory_share or known[0], options.code_share or known[1]
+                steps.append(one.step(options.prompt, options.prompt, *shares, is_prompt=True))
+                steps += [one.step(streams, options.context, *shares, is_prompt=False) for streams in options.streams]
     print("\n".join(table(steps)))
     if options.json is not None:
         options.json.write_text(json.dumps({"driver": driver, "steps": [asdict(step) for step in steps]}, indent=1))

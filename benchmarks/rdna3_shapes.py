@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+from model_shapes import SHAPES, LinearHeads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,21 +36,38 @@ def _gemma4(**sizes: object) -> dict[str, object]:
     return {"architectures": ["Gemma4ForConditionalGeneration"], "text_config": {**text, **sizes}}
 
 
-CONFIGS: Mapping[str, Mapping[str, object]] = {
-    "qwen2.5-7b": {
+def _qwen25(
+    hidden: int, ffn: int, layers: int, heads: int, kv_heads: int, *, is_tied: bool = False
+) -> dict[str, object]:
+    return {
         "architectures": ["Qwen2ForCausalLM"],
-        "hidden_size": 3584,
-        "intermediate_size": 18_944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152_064,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": 151_936 if is_tied else 152_064,
         "max_position_embeddings": 32_768,
         "rope_theta": 1e6,
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
-        "tie_word_embeddings": False,
-    },
+        "tie_word_embeddings": is_tied,
+    }
+
+
+# Qwen 3.8 has the architecture of 3.5, and 27 billion weights in the same layers.
+LINEAR = {
+    "qwen3.5-9b": replace(
+        SHAPES["qwen3.5-27b"], hidden=4096, layers=32, heads=16, ffn=12_288, linear=LinearHeads(16, 32)
+    ),
+    "qwen3-next-80b-a3b": replace(
+        SHAPES["qwen3.5-35b-a3b"], layers=48, vocab=151_936, experts=512, experts_used=10, linear=LinearHeads(16, 32)
+    ),
+}
+CONFIGS: Mapping[str, Mapping[str, object]] = {
+    "qwen2.5-3b": _qwen25(2048, 11_008, 36, 16, 2, is_tied=True),
+    "qwen2.5-7b": _qwen25(3584, 18_944, 28, 28, 4),
+    "qwen2.5-14b": _qwen25(5120, 13_824, 48, 40, 8),
     "gpt-oss-20b": _gpt_oss(layers=24, experts=32),
     "gpt-oss-120b": _gpt_oss(layers=36, experts=128),
     "gemma4-31b": _gemma4(

@@ -1,6 +1,5 @@
-// Whether a subgroup's lanes hold the elements of 16×16 matrices of halves that linear_quant_fragments counts on: lane 4 g + q
-// of a first factor those of columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of row g, then of row g + 8, and of a second factor the
-// same with rows and columns exchanged; of one with COLUMNS = 8 columns, the first four. One workgroup of one subgroup.
+// Which elements of 16×16 matrices of halves a subgroup's lanes hold: of a first factor and of a second one with COLUMNS columns
+// how many a lane has, and the first eight of each by their indices in rows of 16; what there is not is not written. One workgroup of one subgroup.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -17,8 +16,10 @@ layout(local_size_x = 32, local_size_x_id = 0) in;
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Answers { uint v[]; };
 
 layout(push_constant, scalar) uniform P {
-    Answers answers;  // (32): whether the lane's elements are those
+    Answers answers;  // (32, 18): lengths of the factors, elements of the first, then of the second
 } p;
+
+const uint KEPT = 8;  // of each factor
 
 shared float16_t values[16 * 16];  // each its own index
 
@@ -32,16 +33,15 @@ void main() {
     coopmat<float16_t, gl_ScopeSubgroup, 16, COLUMNS, gl_MatrixUseB> b;
     coopMatLoad(a, values, 0, 16, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(b, values, 0, 16, gl_CooperativeMatrixLayoutRowMajor);
-    bool right = a.length() == 8 && b.length() == COLUMNS / 2 && gl_SubgroupSize == 32;
-    if (right) {
-        for (uint i = 0; i < 8; i++) {
-            const uint k = lane % 4 * 2 + i % 2 + i / 2 % 2 * 8;
-            const uint other = lane / 4 + i / 4 * 8;
-            right = right && uint(a[i]) == other * 16 + k;
-            if (i < COLUMNS / 2) {
-                right = right && uint(b[i]) == k * 16 + other;
-            }
+    const uint first = lane * (2 + 2 * KEPT);
+    p.answers.v[first] = a.length();
+    p.answers.v[first + 1] = b.length();
+    for (uint i = 0; i < KEPT; i++) {
+        if (i < a.length()) {
+            p.answers.v[first + 2 + i] = uint(a[i]);
+        }
+        if (i < b.length()) {
+            p.answers.v[first + 2 + KEPT + i] = uint(b[i]);
         }
     }
-    p.answers.v[lane] = right ? 1 : 0;
 }

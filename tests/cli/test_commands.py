@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from tests.cli.command import NO_DRIVER, SOFTWARE_DRIVERS, software_only, unicorn
+from unicorn_async.cli.bench_sheet import write_sheet
+from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Demo
@@ -90,6 +92,13 @@ def test_bench_writes_a_sheet_that_tells_the_machine_and_no_paths(tmp_path: Path
     assert str(Path.home()) not in text and str(tmp_path) not in text
     refused = unicorn("bench", "demo", "--report", str(tmp_path), environ=NO_DRIVER)
     assert refused.status == 2 and "expected a file in a folder that is there" in refused.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is full here")
+def test_a_sheet_that_cannot_be_written_is_printed_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="--report /dev/full: No space left"):
+        write_sheet(Path("/dev/full"), "# a sheet")
+    assert "# a sheet" in capsys.readouterr().err
 
 
 @needs_software_driver

@@ -45,6 +45,14 @@ def test_matrix_shapes_are_listed_by_their_types() -> None:
     assert "matrix        none" in format_devices([SOFTWARE])
 
 
+def test_an_amd_gpu_whose_driver_is_too_old_for_matrices_gets_advice() -> None:
+    bare = replace(INTEGRATED, cooperative_matrix=(), driver_version=22 << 22 | 3 << 12 | 6)
+    assert "Debian 12: mesa-vulkan-drivers of bookworm-backports" in format_devices([bare])
+    newer = replace(bare, driver_version=23 << 22 | 3 << 12)
+    others = replace(bare, driver_name="AMD proprietary driver"), replace(bare, vendor_id=0x8086), INTEGRATED, SOFTWARE
+    assert "advice" not in format_devices([newer, *others])
+
+
 def test_a_device_that_cannot_be_used_says_why() -> None:
     assert "lacks synchronization2" in format_devices([replace(DISCRETE, missing=("synchronization2",))])
 

@@ -13,7 +13,7 @@ from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_limits import measure_limits
 from unicorn_async.cli.bench_report import report_json, report_lines
 from unicorn_async.cli.bench_run import BatchResult, check_context, measure_decode, measure_prompt
-from unicorn_async.cli.bench_sheet import HostFacts, sheet_file, sheet_lines
+from unicorn_async.cli.bench_sheet import HostFacts, sheet_file, sheet_lines, write_sheet
 from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import MODEL_HELP, add_engine_options, count, engine_config
@@ -108,7 +108,7 @@ async def _bench(model: str | Path, config: EngineConfig, options: argparse.Name
             print(json.dumps(table, indent=2) if isinstance(table, dict) else "\n".join(table))
         if options.report is not None:
             text = sheet_lines(timed.engine, limits, HostFacts.read(), run.banner, run.lines)
-            await asyncio.to_thread(options.report.write_text, text)
+            await asyncio.to_thread(write_sheet, options.report, text)
     return 0
 
 

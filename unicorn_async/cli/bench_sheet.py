@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import re
+import sys
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.bench_kernels import kernel_lines
 from unicorn_async.cli.devices import format_devices
+from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +78,19 @@ def sheet_lines(engine: Engine, limits: Limits, host: HostFacts, banner: Sequenc
     ]
     body = [line for title, lines in parts for line in ("", f"## {title}", "", "```", *lines, "```")]
     return "\n".join([*head, *body, ""])
+
+
+def write_sheet(path: Path, text: str) -> None:
+    """Write a sheet.
+
+    Raises:
+        ConfigError: it can't be written; the sheet is printed on stderr, so that what was measured is not lost.
+    """
+    try:
+        path.write_text(text)
+    except OSError as exc:
+        print(text, file=sys.stderr)
+        raise ConfigError(f"--report {path}: {exc.strerror}") from exc
 
 
 def _text(path: Path) -> str:

@@ -35,8 +35,15 @@ COUNTED = "a guess out of counts, and the matrix unit's most: docs/npu.md"
 _AMD = 0x1002
 _MULTIPLY_ADDS_OF_UNIT = 256  # of a compute unit and cycle: 512 operations in half precision
 _MOST_CLOCK_HZ, _LEAST_CLOCK_HZ = 2.9e9, 2.6e9
-_SHARE_IN_PROMPTS = 0.28  # of a 780M's matrix units: 302 tokens/s of 7.6 billion weights
-_BYTES_IN_DECODING = 78e9  # of a 780M's memory: 16.7 tokens/s of 4.68 GB
+# What llama.cpp was seen to reach on a 780M: Qwen2.5 7B in Q4_K_M, decoding one stream, and a prompt of 512 tokens. Of
+# its file a token reads all but the table of embeddings; of a prompt only the last token goes through the head.
+SEEN_DECODED_PER_S, SEEN_BYTES = 16.7, 4.369e9
+SEEN_READ_PER_S, SEEN_MULTIPLY_ADDS = 302.0, 6.525e9
+_SEEN_UNITS, _SEEN_CLOCK_HZ = 12, 2.7e9
+_SHARE_IN_PROMPTS = (  # of a 780M's matrix units
+    SEEN_READ_PER_S * SEEN_MULTIPLY_ADDS / (_SEEN_UNITS * _MULTIPLY_ADDS_OF_UNIT * _SEEN_CLOCK_HZ)
+)
+_BYTES_IN_DECODING = SEEN_DECODED_PER_S * SEEN_BYTES  # of a 780M's memory, a second
 _MEMORY = {"npu1": 120e9, "npu2": 136.5e9}  # 128 bits of LPDDR5X, at 7500 and 8533 MT/s
 _WIDE_MEMORY = 273e9  # 256 bits of LPDDR5X at 8533 MT/s
 _WIDE_UNITS = 17  # compute units of a GPU, from which on its chip has the wide memory
