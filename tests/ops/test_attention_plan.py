@@ -207,6 +207,8 @@ def test_rdna_shares_a_context_among_as_many_workgroups_as_its_units_hold(device
         bytewise = AttentionPlan.of(rdna, replace(shape, kv_dtype=KVDType.INT8))
         assert bytewise.decode_heads <= 2 and bytewise.few.unroll * bytewise.decode_heads <= 4
         assert plan.few.unroll * plan.decode_heads <= 8  # keys and heads that a lane has in its registers
+        singles = AttentionPlan.of(rdna, replace(shape, kv_dtype=KVDType.F32))
+        assert singles.few.unroll == max(1, 4 // singles.decode_heads)  # keys of twice the size
         assert plan.decode_grid([100_000], 0, 1)[0] <= plan.max_splits
 
 

@@ -34,7 +34,7 @@ MAX_FEW_TOKENS = 24  # of a step whose sequences are too few to fill a large dev
 _DECODE_WORKGROUP, _MANY_WORKGROUP = 256, 128  # lanes, for few sequences and for many
 _FEW_TILE, _MANY_TILE = 64, 512  # keys of the shortest splits
 _DECODE_WORKGROUPS = 512  # of one sequence with a long context: an H200 holds them all at once
-_LEAN_ROWS = 8  # heads times keys that a lane has under way where registers are few
+_LEAN_ROWS = 8  # heads times chunks of keys that a lane has under way where registers are few
 _LEAN_SHARED_BYTES = 32_000  # of 32 KiB, beside what a split's join takes
 _UNIT_WORKGROUPS = 8  # the same of a compute unit, where the driver says how many there are
 _SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
@@ -77,6 +77,13 @@ def _most_heads(info: DeviceInfo, shape: AttentionShape) -> int:
     if _has_all_registers(info, shape):
         return 6 if is_large and not is_int8 else 8
     return 4 if is_large or is_int8 else 5
+
+
+def _rows_under_way(info: DeviceInfo, shape: AttentionShape) -> int:
+    """Query heads times chunks of keys that a lane of decode has under way at most, where registers are few."""
+    if _has_all_registers(info, shape):
+        return 2 * _LEAN_ROWS
+    return _LEAN_ROWS // 2 if shape.kv_dtype is KVDType.F32 else _LEAN_ROWS  # those of f32 take twice the registers
 
 
 def _decode_shared_bytes(info: DeviceInfo, shape: AttentionShape, workgroup: int, heads: int) -> int:
@@ -180,8 +187,7 @@ class AttentionPlan:
             decode_workgroup //= 2
         unroll = 1 if info.is_software else max(1, 4 * lanes // loads)
         if halves_subgroups(info):
-            under_way = 2 * _LEAN_ROWS if _has_all_registers(info, shape) else _LEAN_ROWS
-            unroll = max(1, min(unroll, under_way // (decode_heads * _lane_elements(shape) // 8)))
+            unroll = max(1, min(unroll, _rows_under_way(info, shape) // (decode_heads * chunks // lanes)))
         few = DecodeCut(decode_workgroup, _subgroups(info, decode_workgroup), lanes, _FEW_TILE, unroll)
         many = few
         if not info.is_software:
