@@ -19,7 +19,8 @@ rules: nothing outside of registers, room for four waves of 32 lanes on each SIM
 compute unit; it fails where there are such.
 
 The driver is the one of VK_DRIVER_FILES, or RADV of the system. One older than Mesa 23 has no matrices, and the plans
-choose without them then. The compiler's target is gfx1100 for all chips; the others have the same instructions.
+choose without them then: for Debian 12 there is a newer one (tools/get_radv.py). The compiler's target is gfx1100 for
+all chips; the others have the same instructions.
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ from unicorn_async.errors import ConfigError
 from unicorn_async.resources import demo_model_dir
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
 import rdna3
+from get_radv import default_prefix, environment
 from rdna3_code import counted, hottest_loop
 from rdna3_driver import Statistics
 from rdna3_models import TYPES, Model
@@ -127,10 +129,43 @@ def radv(*arguments: str, script: Path = SCRIPT, **own: str) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **own})
 
 
-# Another RADV than the system's, such as a newer one: its ICD file.
-DRIVERS = [file for file in (rdna3.ICD, os.environ.get("UNICORN_TEST_RADV", "")) if Path(file).is_file()]
 ON_ALL_CHIPS = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "int4", "nf4")
-needs_radv = pytest.mark.skipif(not DRIVERS, reason="no RADV here (Debian: mesa-vulkan-drivers)")
+SYSTEMS = {"VK_DRIVER_FILES": rdna3.ICD} if Path(rdna3.ICD).is_file() else {}
+# Another than the system's, and where its libraries are: a file that is named, or what tools/test unpacks.
+NAMED = os.environ.get("UNICORN_TEST_RADV", "")
+OTHER = {"VK_DRIVER_FILES": NAMED} if NAMED else environment(default_prefix())
+HAS_MATRICES = """
+import sys
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.ops.subgroups import matrix_subgroup_size
+with Instance.create() as made:
+    sys.exit(matrix_subgroup_size(made.devices()[0]) is None)
+"""
+needs_radv = pytest.mark.skipif(not SYSTEMS, reason="no RADV here (Debian: mesa-vulkan-drivers)")
+
+
+@pytest.fixture(scope="module")
+def with_matrices() -> dict[str, str]:
+    """The environment of a RADV that knows matrices."""
+    probe = [sys.executable, "-c", HAS_MATRICES]
+    for driver in filter(None, (OTHER, SYSTEMS)):
+        given = {**os.environ, **driver, "RADV_FORCE_FAMILY": rdna3.FAMILIES[0]}
+        if not subprocess.run(probe, env=given, capture_output=True, check=False, timeout=60).returncode:
+            return driver
+    pytest.skip("no RADV with matrices here: Mesa 24 or newer has it, and tools/get_radv.py gets it on Debian 12")
+
+
+@pytest.fixture(scope="module", params=["the system's", "with matrices"])
+def driver(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment of each RADV here."""
+    if request.param == "the system's":
+        if not SYSTEMS:
+            pytest.skip("no RADV here (Debian: mesa-vulkan-drivers)")
+        return SYSTEMS
+    found: dict[str, str] = request.getfixturevalue("with_matrices")
+    if found == SYSTEMS:
+        pytest.skip("the system's RADV knows matrices")
+    return found
 
 
 @needs_radv
@@ -138,7 +173,7 @@ def test_what_the_plans_choose_for_an_integrated_rdna3_is_told_and_stays_in_its_
     file, code = tmp_path / "rows.json", tmp_path / "code"
     model = str(demo_model_dir())
     given = ("--tokens", "1", "4", "32", "--chips", "780M", "--json", str(file), "--code", str(code))
-    done = radv(model, *given, VK_DRIVER_FILES=DRIVERS[0])
+    done = radv(model, *given, **SYSTEMS)
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())
     assert "radv" in found["driver"]
@@ -152,22 +187,35 @@ def test_what_the_plans_choose_for_an_integrated_rdna3_is_told_and_stays_in_its_
     assert all("s_endpgm" in file.read_text() for file in code.iterdir())
 
 
-def checked(driver: str, models: Iterable[str], *arguments: str) -> None:
-    done = radv(*models, "--check", *arguments, VK_DRIVER_FILES=driver)
+def checked(driver: dict[str, str], models: Iterable[str], *arguments: str) -> None:
+    done = radv(*models, "--check", *arguments, **driver)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-@needs_radv
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_no_pipeline_of_a_780m_spills_or_leaves_room_for_too_few_waves(driver: str) -> None:
+def test_no_pipeline_of_a_780m_spills_or_leaves_room_for_too_few_waves(driver: dict[str, str]) -> None:
     checked(driver, ("llama-8b:Q4_K", "qwen3-0.6b:F16"), "--chips", "780M", "--tokens", "1", "8", "32", "512")
     checked(driver, ["gemma3-4b:int4"], "--chips", "780M", "--tokens", "1", "32", "--kv-dtype", "int8")  # heads of 256
 
 
-@needs_radv
-@pytest.mark.parametrize("driver", DRIVERS)
+def test_no_pipeline_of_a_780m_spills_for_a_cache_of_f32(driver: dict[str, str]) -> None:
+    models = ("llama-8b:Q4_K", "qwen3-0.6b:Q4_K", "gemma4-e4b:Q4_0")  # heads of 128, and of 256 and 512
+    checked(driver, models, "--chips", "780M", "--tokens", "1", "32", "--kv-dtype", "f32")
+
+
+def test_prompts_are_compiled_by_matrices_where_a_driver_knows_them(
+    with_matrices: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.json"
+    done = radv("llama-8b:Q4_K", "--tokens", "512", "--chips", "780M", "--json", str(file), **with_matrices)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(file.read_text())["models"]["llama-8b:Q4_K"]
+    by_matrices = {row["kernel"] for row in rows if row["loop"] is not None and row["loop"]["matrix"]}
+    assert any(name.startswith("linear_quant_coopmat") for name in by_matrices)
+    assert any(name.startswith("attention_prefill_coopmat") for name in by_matrices)
+
+
 def test_no_pipeline_of_experts_sinks_recurrent_states_and_heads_of_512_spills_or_leaves_room_for_too_few_waves(
-    driver: str,
+    driver: dict[str, str],
 ) -> None:
     dense = ("gemma4-e4b:int4", "qwen3.5-27b:Q4_K")  # of 8 query heads of 512 to a kv head, and 6 of 256
     mixtures = ("gpt-oss-20b:MXFP4", "gemma4-26b-a4b:Q4_K", "qwen3.5-35b-a3b:IQ4_XS")  # 8 of 64, 8 of 512, 8 of 256
@@ -176,19 +224,15 @@ def test_no_pipeline_of_experts_sinks_recurrent_states_and_heads_of_512_spills_o
     checked(driver, others, "--kv-dtype", "int8", "--chips", "780M", "--tokens", "1", "32")
 
 
-@needs_radv
 @pytest.mark.whole("every format and number of tokens, on the larger chips, too: a minute")
-@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("shape", ["gemma3-27b", "llama-8b", "qwen3-0.6b"])
-def test_no_pipeline_of_any_chip_spills_or_leaves_room_for_too_few_waves(driver: str, shape: str) -> None:
+def test_no_pipeline_of_any_chip_spills_or_leaves_room_for_too_few_waves(driver: dict[str, str], shape: str) -> None:
     checked(driver, [f"{shape}:{kind}" for kind in ON_ALL_CHIPS])
     checked(driver, [f"{shape}:Q4_K"], "--kv-dtype", "int8")
 
 
-@needs_radv
 @pytest.mark.whole("every other format")
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_no_pipeline_of_a_780m_spills_in_any_format(driver: str) -> None:
+def test_no_pipeline_of_a_780m_spills_in_any_format(driver: dict[str, str]) -> None:
     models = [f"gemma3-27b:{kind}" for kind in TYPES if kind not in ON_ALL_CHIPS]
     checked(driver, models, "--chips", "780M", "--tokens", "1", "2", "8", "32", "512")
 
@@ -229,7 +273,7 @@ def test_shapes_of_mixtures_have_types_of_their_own_for_experts_and_for_rows_of_
 def test_an_estimate_is_no_better_than_the_memory_and_worse_where_shares_are_reached(tmp_path: Path) -> None:
     file = tmp_path / "steps.json"
     given = ["qwen3-0.6b:Q4_K", "--chips", "780M", "--streams", "1", "32", "--json", str(file)]
-    done = radv(*given, script=SCRIPT.with_name("rdna3_estimate.py"), VK_DRIVER_FILES=DRIVERS[0])
+    done = radv(*given, script=SCRIPT.with_name("rdna3_estimate.py"), **SYSTEMS)
     assert done.returncode == 0, done.stderr
     prompt, one, many = json.loads(file.read_text())["steps"]
     assert [step["step"] for step in (prompt, one, many)] == ["prompt of 512", "1 stream", "32 streams"]
