@@ -10,6 +10,7 @@ import pytest
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.gpu.warm_up import WarmUp
 from unicorn_async.loader.stream import LoadStream
+from unicorn_async.step.submission_plan import SubmissionPlan
 
 from .answers import answer, prompt_of
 from .layer_log import LayerLog
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.gpu.timeline import Timeline
+    from unicorn_async.step.attention_load import AttentionLoad
 
     from .conftest import OpenEngine
 
@@ -60,6 +62,24 @@ async def test_a_step_that_takes_long_is_several_submissions(open_engine: OpenEn
         await answer(engine, prompt_of(100), max_tokens=1)
         assert engine.stats().steps - steps == 1
         assert len(submissions) - before == engine.model_spec.num_layers
+
+
+async def test_steps_are_cut_by_what_their_queries_see(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[SubmissionPlan] = []
+    loads: list[AttentionLoad] = []
+
+    def observe(plan: SubmissionPlan, bucket: int, load: AttentionLoad, seconds: float) -> None:
+        plans.append(plan)
+        loads.append(load)
+
+    monkeypatch.setattr(SubmissionPlan, "observe", observe)
+    async with open_engine() as engine:
+        await engine.loaded()
+        await answer(engine, prompt_of(100), max_tokens=3)
+        assert loads == [(0, 0, 100, 100 * 100), (1, 101, 0, 0), (1, 102, 0, 0)]
+        assert tuple(layer and layer.window for layer in plans[0].layers) == engine.model_spec.layer_windows
 
 
 async def test_a_step_before_the_model_is_loaded_is_a_submission_for_each_layer(

@@ -9,7 +9,6 @@ from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.memory.kv_plan import kv_cache_bytes, plan_kv_cache
 from unicorn_async.models.registry import model_spec
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
-from unicorn_async.step.submission_plan import SubmissionPlan
 
 GIB = 1 << 30
 LLAMA_70B = {
@@ -103,33 +102,3 @@ def test_a_context_beyond_the_models_is_refused_with_both_lengths() -> None:
 def test_no_room_for_a_single_block_is_refused() -> None:
     with pytest.raises(OutOfMemoryError):
         plan_kv_cache(GEMMA_27B, EngineConfig(), 1000)
-
-
-def test_a_step_is_cut_by_what_it_was_measured_to_take() -> None:
-    plan = SubmissionPlan(60, budget_s=1.0)
-    assert plan.layers_per_submission(1) == 60
-    assert plan.layers_per_submission(512) == 1
-    plan.observe(512, 6.0)
-    assert plan.layers_per_submission(512) == 10
-    assert plan.layers_per_submission(1024) == 5
-    assert plan.layers_per_submission(1) == 10
-    plan.observe(1, 0.2)
-    assert plan.layers_per_submission(1) == 60
-
-
-def test_no_submission_takes_a_780m_more_than_a_second_whatever_it_ran_before() -> None:
-    def layer_s(tokens: int) -> float:
-        """Of Gemma 3 27B in Q4_0: 250 MB at 78 GB/s, or 0.43 G multiply-adds a token at a third of the matrix rate."""
-        return max(0.25 / 78, 2 * 0.43e9 * tokens / 5.5e12)
-
-    for order in ((1, 512, 32, 2048), (512, 1, 2048, 32), (32, 2048, 1, 512)):
-        plan = SubmissionPlan(62, budget_s=EngineConfig().submission_budget_s)
-        for tokens in order * 2:
-            assert plan.layers_per_submission(tokens) * layer_s(tokens) <= 1.0
-            plan.observe(tokens, 62 * layer_s(tokens))
-
-
-def test_a_layer_is_the_smallest_part() -> None:
-    plan = SubmissionPlan(4, budget_s=1.0)
-    plan.observe(512, 1000.0)
-    assert plan.layers_per_submission(512) == 1

@@ -15,6 +15,7 @@ from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.memory.model import ResidualPlaces
 from unicorn_async.step.attention_arguments import AttentionArguments
+from unicorn_async.step.attention_load import AttentionLoad, LayerCost
 from unicorn_async.step.attention_writer import AttentionWriter, GroupCut
 from unicorn_async.step.batch_writer import BatchWriter
 from unicorn_async.step.frame import Frame, FrameLimits
@@ -101,7 +102,12 @@ class Runner:
         cuts = [GroupCut(group.window, plan) for group, plan in zip(groups, plans, strict=True)]
         self._writer = BatchWriter(self._limits)
         self._attention_writer = AttentionWriter(options.block_size, cuts)
-        self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
+        costs = [LayerCost.of(device.info, cut.plan.shape, cut.window) for cut in cuts]
+        costs_of = [
+            costs[kv_plan.group_of(model.kv_layer(layer))] if found.attends else None
+            for layer, found in enumerate(model.layers[: model.num_layers])
+        ]
+        self._submissions = SubmissionPlan(costs_of, options.submission_budget_s)
         self.kernel_times = KernelTimes() if options.time_kernels else None
         self._loading = LoadSteps(device.compute, readiness, model.num_layers)
         self._num_frames, self._max_frames = options.num_frames, options.max_frames
@@ -270,7 +276,8 @@ class Runner:
             layers = [partial(self._shared.commands, turn, layer) for layer in range(num_layers)]
             behind = self._loading.add((lambda: [recording.prologue(shape)], *layers, tail))
             return SubmittedStep(self, recorded, batch, shape, work, behind, ())
-        size = self._submissions.layers_per_submission(shape.tokens)
+        load = AttentionLoad.of(batch)
+        size = self._submissions.layers_per_submission(shape.tokens, load)
         parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
         was_recorded = not recording.has(shape, work, parts)
         if was_recorded:
@@ -283,7 +290,7 @@ class Runner:
                 commands += tail()
             value = self._device.compute.submit(commands, waits=waits)
             commands, waits = [], ()
-        return SubmittedStep(self, recorded, batch, shape, work, value, tuple(parts), was_recorded)
+        return SubmittedStep(self, recorded, batch, shape, work, value, tuple(parts), was_recorded, load)
 
     async def collect(self, step: SubmittedStep) -> StepResult:
         """Wait for a step and read its results."""
@@ -291,8 +298,8 @@ class Runner:
         await self._device.compute.timeline.reached(value)
         await self._readiness.checked()  # the host looks at a layer's values after the device may use them
         device_s, start_s = step.recorded.recording.device_seconds()
-        if step.parts:
-            self._submissions.observe(step.shape.tokens, device_s)
+        if step.load is not None:
+            self._submissions.observe(step.shape.tokens, step.load, device_s)
             if self.kernel_times is not None:
                 times = step.recorded.recording.dispatch_times(step.shape, step.work, step.parts)
                 self.kernel_times.note_step(step.shape.tokens, times)
@@ -353,6 +360,7 @@ class SubmittedStep:
     value: int | LoadingStep
     parts: tuple[tuple[int, int], ...]
     was_recorded: bool = False
+    load: AttentionLoad | None = None  # of one that has `parts`
 
     @property
     def layers_followed(self) -> int | None:
