@@ -207,3 +207,14 @@ def test_every_cut_for_matrix_units_is_one_that_is_compared_with_the_product_in_
             for tokens in (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512):
                 rule = plan_linear(info, Product("q4", tokens, n, k))
                 assert (rule.entry, *((name, v) for name, v in rule.constants if name != "SPLITS")) in compared
+
+
+def test_twice_the_tokens_share_codes_whose_scales_are_unpacked_where_tiles_are_many(gpu: DeviceInfo) -> None:
+    def tokens_of(weights: str, tokens: int, shape: tuple[int, int], info: DeviceInfo = gpu) -> int:
+        return quant_coopmat_tuning(info, Product(weights, tokens, *shape)).tile_t
+
+    assert [tokens_of("q4_k", tokens, GATE_UP) for tokens in (256, 512, 640, 2048)] == [128, 256, 128, 256]
+    assert [tokens_of(weights, 512, GATE_UP) for weights in ("q4", "q6_k")] == [128, 128]
+    assert tokens_of("q4_k", 512, DOWN) == 128  # few rows
+    assert tokens_of("q4_k", 512, GATE_UP, replace(gpu, type=DeviceType.INTEGRATED)) == 128
+    assert tokens_of("q4_k", 512, GATE_UP, replace(gpu, max_shared_memory=32768)) < 256

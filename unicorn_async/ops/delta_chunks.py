@@ -59,7 +59,7 @@ def delta_chunks(
     tokens.expect("delta_chunks")
     chunks.expect("delta_chunks: chunks", (tokens.num_rows, shape.chunk_columns), DType.F32)
     out.expect("delta_chunks: out", (tokens.num_rows, shape.value_columns), DType.F32)
-    cut = cut or chunk_cut(info, shape.key_dim)
+    cut = cut or chunk_cut(info, shape.key_dim, shape.num_value_heads * shape.value_dim)
     constants = (
         tokens.heads
         | cut.constants

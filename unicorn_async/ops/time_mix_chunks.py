@@ -78,7 +78,7 @@ def time_mix_chunks(
     num_rows = rows.check("time_mix_chunks", shape)
     chunks.expect("time_mix_chunks: chunks", (num_rows, shape.chunk_columns), DType.F32)
     out.expect("time_mix_chunks: out", (num_rows, shape.columns), DType.F32)
-    cut = cut or chunk_cut(info, shape.head_dim)
+    cut = cut or chunk_cut(info, shape.head_dim, shape.columns)
     kernel = kernels.get(
         "time_mix_chunks", constants=_heads(shape) | cut.constants, subgroup_size=asked_subgroup_size(info)
     )

@@ -102,6 +102,10 @@ _COOPMAT = (  # the first that serves a product and fits the device
     _CoopmatRule(TileTuning(_ANY, tile_t=128, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264, 10),
     _CoopmatRule(TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
 )
+# Codes whose scales have to be unpacked take long to become halves: twice the tokens share that where tiles are many.
+_SHARED = _CoopmatRule(TileTuning(_ANY, tile_t=256, tile_n=64, parts_t=4, parts_n=1, tile_k=64, buffers=1), 264)
+_SHARED_LAYOUTS = ("q4_k",)
+_MIN_SHARED_ROWS, _MIN_SHARED_TOKENS = 16_384, 512
 _NARROW = _FragmentRules(
     head=FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8),
     many_rows=FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8),
@@ -147,9 +151,17 @@ _ENDS, _SPLIT_SUM = 4.5, 0.5  # steps along K that take as long as a workgroup's
 
 def quant_coopmat_tuning(info: DeviceInfo, product: Product) -> TileTuning:
     """The tile of linear_quant_coopmat for a product, and into how many parts K is cut."""
-    fitting = [rule for rule in _COOPMAT if coopmat_shared_bytes(rule.tile) <= info.max_shared_memory]
+    rules = (_SHARED, *_COOPMAT) if _shares_codes(info, product) else _COOPMAT
+    fitting = [rule for rule in rules if coopmat_shared_bytes(rule.tile) <= info.max_shared_memory]
     rule = next((rule for rule in fitting if rule.serves(info, product)), fitting[-1])
     return replace(rule.tile, splits=_splits(info, rule.tile, rule.resident, product))
+
+
+def _shares_codes(info: DeviceInfo, product: Product) -> bool:
+    """Whether 256 tokens share what becomes of codes: on an H100 that saves 4 to 11%, and loses where rows are few."""
+    is_many = product.n >= _MIN_SHARED_ROWS and product.tokens % _SHARED.tile.tile_t == 0
+    is_large = is_many and product.tokens >= _MIN_SHARED_TOKENS
+    return is_large and product.weights in _SHARED_LAYOUTS and info.type is DeviceType.DISCRETE
 
 
 def fragment_tuning(info: DeviceInfo, product: Product) -> FragmentTuning:
