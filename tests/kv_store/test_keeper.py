@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -117,6 +118,45 @@ async def test_a_beginning_that_others_use_yet_goes_behind_what_only_who_left_ha
     pool.free(reversed(used_by(pool, NAMES[:2])))
     await save_and_write(keeper)
     assert order_of_going(store) == NAMES[1::-1] * 2
+
+
+async def test_what_a_disk_has_not_taken_is_written_when_it_is_used_again_though_the_host_has_it(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    keeper = keeper_of(store)
+    pool, slots = keeper._prefixes._blocks.pools[0], store.kept.slots[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(store.folder, "write", full)
+        pool.free(reversed(used_by(pool, NAMES[:3])))
+        await save_and_write(keeper)
+    assert store.problems == ["writing a block: No space left on device"]
+    assert (slots.num_known, store.kept.num_on_disk) == (3, 0)
+    pool.free(reversed(used_by(pool, NAMES[:3])))
+    await save_and_write(keeper)
+    assert store.kept.num_on_disk == 0, "writing pauses"
+    keeper.disk._paused_until = 0.0
+    pool.free(reversed(used_by(pool, NAMES[:3])))
+    await save_and_write(keeper)
+    assert store.folder.noted == NAMES[2::-1]
+    assert order_of_going(store) == NAMES[2::-1] * 2
+    assert store.counters.stored_blocks == 3
+    assert not slots._pins and store.kept._num_unwritten == [0]
+
+
+async def test_a_block_that_waits_for_the_disk_is_used_and_does_not_wait_twice(store: ToyStore) -> None:
+    keeper = keeper_of(store)
+    pool = keeper._prefixes._blocks.pools[0]
+    for _ in range(2):
+        pool.free(used_by(pool, NAMES[:1]))
+        while await keeper._save_some():
+            pass
+    assert store.kept._num_unwritten == [1]
+    await save_and_write(keeper)
+    assert store.folder.asked == NAMES[:1]
+    assert not store.kept.slots[0]._pins and store.kept._num_unwritten == [0]
 
 
 async def test_of_what_came_back_the_last_block_goes_first(store: ToyStore) -> None:

@@ -49,7 +49,10 @@ class ToyKeeper:
                 end()
 
     def save(self) -> None:
-        copies = self.prefixes.take_released(self.random.choice((1, 3, 100)), wants_disk=True).copies
+        copies, _, unwritten = self.prefixes.take_released(self.random.choice((1, 3, 100)), wants_disk=True)
+        for copy in unwritten:
+            self.written(copy.name)
+        self.release(unwritten)
         for copy in copies:
             self.gpu.submit_copy(partial(self.to_slot, copy))
         self.pending.append(lambda: self.all_saved(copies))
@@ -68,14 +71,17 @@ class ToyKeeper:
         slots.fill(copy.slot, name.key)
         slots.release(copy.slot)
         if slots.find(name.key) == copy.slot and self.random.random() < 0.7:
-            slot = self.kept.await_writing(name)
-            gone = self.kept.make_room_on_disk(1)
-            assert gone is not None
-            for lost in gone:
-                del self.disk[lost]
-            self.disk[name] = self.slots[name.group, slot]
-            self.kept.add_to_disk(name, 1)
-            self.kept.end_writing(name, slot)
+            self.written(name)
+
+    def written(self, name: BlockName) -> None:
+        slot = self.kept.await_writing(name)
+        gone = self.kept.make_room_on_disk(1)
+        assert gone is not None
+        for lost in gone:
+            del self.disk[lost]
+        self.disk[name] = self.slots[name.group, slot]
+        self.kept.add_to_disk(name, 1)
+        self.kept.end_writing(name, slot)
 
     def to_slot(self, copy: BlockCopy) -> None:
         self.slots[copy.name.group, copy.slot] = self.gpu.content(copy)

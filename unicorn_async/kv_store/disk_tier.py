@@ -92,8 +92,11 @@ class DiskTier:
     def offer(self, name: BlockName, num_blocks: int = 1) -> None:
         """Have a block written that is in a slot, if that may be read back faster than it is computed.
 
-        A state of fixed size is computed with all blocks of its text, `num_blocks`.
+        A state of fixed size is computed with all blocks of its text, `num_blocks`. One that waits already is used.
         """
+        if (name, self._kept.slots[name.group].find(name.key)) in self._queue:
+            self.use([name])
+            return
         is_wanted = self._costs.disk_pays(num_blocks * self._block_size, self._kept.block_nbytes[name.group])
         if is_wanted and self.takes_blocks and not self._kept.is_on_disk(name):
             self._queue[name, self._kept.await_writing(name)] = None

@@ -93,11 +93,11 @@ class BlockKeeper:
         """Copy some blocks to the host; returns whether there were any."""
         if not self._in_copy:
             await self._grow()
-            copies, used = self._prefixes.take_released(_COPY_BYTES, wants_disk=self.disk.takes_blocks)
-            self._note_use(used)
+            copies, used, unwritten = self._prefixes.take_released(_COPY_BYTES, wants_disk=self.disk.takes_blocks)
+            self._note_left(used, unwritten)
             if not copies or not self._submit(self._store.saving, copies):
                 self._release(copies)
-                return False
+                return bool(unwritten)
             self._in_copy = copies
         await self._store.saving.done()
         copies, self._in_copy = self._in_copy, []
@@ -190,6 +190,17 @@ class BlockKeeper:
         """Note that blocks were used, the last of their text first."""
         self._kept.use_in_slots(names)
         self.disk.use(names)
+
+    def _note_left(self, used: list[BlockName], unwritten: list[BlockCopy]) -> None:
+        """Note that blocks were used, and have those of them written that the disk lacks, in this order."""
+        self._kept.use_in_slots(used)
+        lacking = {copy.name: copy.num_blocks for copy in unwritten}
+        for name in used:
+            if name in lacking:
+                self.disk.offer(name, lacking[name])
+            else:
+                self.disk.use([name])
+        self._release(unwritten)
 
     def _release(self, copies: list[BlockCopy]) -> None:
         for copy in copies:

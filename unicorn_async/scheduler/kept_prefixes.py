@@ -35,11 +35,13 @@ class BlockCopy(NamedTuple):
 class Released(NamedTuple):
     """What is to be copied to the host, and which blocks that are elsewhere already were used until now.
 
-    In either the last ones of a text come first; those that were used are to be noted before the copies are made.
+    In either the last ones of a text come first; those that were used are to be noted before the copies are made. Of
+    these the `unwritten` are in slots, which are pinned, too, and not on the disk.
     """
 
     copies: list[BlockCopy]
     used: list[BlockName]
+    unwritten: list[BlockCopy]
 
 
 @dataclass(slots=True, eq=False)
@@ -130,31 +132,38 @@ class KeptPrefixes(Prefixes):
     def take_released(self, most_nbytes: int, *, wants_disk: bool) -> Released:
         """Return what is to be copied to the host of blocks that nobody has, and the slots, pinned, for it.
 
-        A block that is elsewhere already waits for those behind it in its text, which are to be copied first. One that
+        A block that is elsewhere already waits for those behind it in its text, which are to be copied first. Where the
+        disk lacks one that is in a slot, since it was full, say, that one goes to the disk, as far as others are. One that
         others use yet is to be copied for the disk alone: it may have users until the process ends, however that is.
         """
         copies: list[BlockCopy] = []
         used: list[BlockName] = []
+        unwritten: list[BlockCopy] = []
         for group, pool in enumerate(self._blocks.pools):
             slots, nbytes, before = self.kept.slots[group], self.kept.block_nbytes[group], len(copies)
+            behind = len(unwritten)
             while most_nbytes > 0 and len(copies) < MOST_COPIES:
                 released = pool.first_released()
                 if released is None:
                     break
                 block, key = released
                 num_coming = len(copies) - before
+                num_waiting = num_coming + len(unwritten) - behind
                 if self.kept.knows(group, key):
-                    if num_coming:
+                    lacks_file = wants_disk and self.kept.is_in_slot_alone(group, key)
+                    if num_coming or (lacks_file and not self.kept.has_room_to_write(group, num_waiting)):
                         break
                     pool.forget_released(block)
                     used.append(BlockName(group, key))
+                    if lacks_file:
+                        unwritten.append(BlockCopy(used[-1], block, slots.hold(key)))
                     continue
                 if pool.is_used(key):  # and noted once more when it is not
                     pool.forget_released(block)
                     if wants_disk:
                         pool.note_shared(block, self._num_steps)
                     continue
-                if wants_disk and not self.kept.has_room_to_write(group, num_coming):
+                if wants_disk and not self.kept.has_room_to_write(group, num_waiting):
                     break
                 slot = slots.take()
                 if slot is None:
@@ -163,11 +172,12 @@ class KeptPrefixes(Prefixes):
                 copies.append(BlockCopy(BlockName(group, key), block, slot))
                 most_nbytes -= nbytes
             if wants_disk:
-                most_nbytes -= nbytes * self._take_shared(group, most_nbytes, copies, before)
-        return Released(copies, used)
+                num_waiting = len(copies) - before + len(unwritten) - behind
+                most_nbytes -= nbytes * self._take_shared(group, most_nbytes, copies, num_waiting)
+        return Released(copies, used, unwritten)
 
-    def _take_shared(self, group: int, most_nbytes: int, copies: list[BlockCopy], before: int) -> int:
-        """Add to copies, of which so many are other groups', what is in use; returns how many there are more.
+    def _take_shared(self, group: int, most_nbytes: int, copies: list[BlockCopy], num_waiting: int) -> int:
+        """Add to copies what is in use, behind so many that wait for the disk; returns how many there are more.
 
         Steps that were scheduled when a block was noted may be to write it yet, and not be submitted, until they are
         committed.
@@ -179,7 +189,8 @@ class KeptPrefixes(Prefixes):
                 break
             block, key, _ = shared
             if not self.kept.knows(group, key):
-                slot = slots.take() if self.kept.has_room_to_write(group, len(copies) - before) else None
+                num_coming = num_waiting + len(copies) - count
+                slot = slots.take() if self.kept.has_room_to_write(group, num_coming) else None
                 if slot is None:
                     break
                 copies.append(BlockCopy(BlockName(group, key), block, slot))
