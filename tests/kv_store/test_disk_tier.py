@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.threads import allow_threads
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.kept_blocks import BlockName
 
     from .toy_store import ToyStore
+
+FOREVER = float("inf")
 
 
 def tier_of(store: ToyStore, patience_s: float = 60.0) -> DiskTier:
@@ -95,7 +98,7 @@ async def test_a_block_for_whose_copy_the_host_has_no_memory_is_neither_written_
     monkeypatch.setattr(store, "copy_out", refuse)
     slot = store.kept.slots[0].take()
     assert slot is not None
-    assert not await tier.read([(NAMES[0], slot)])
+    assert not await tier.read([(NAMES[0], slot)], FOREVER)
     await write_all(store, tier, NAMES[1:2])
     assert store.problems == ["reading a block: MemoryError", "writing a block: MemoryError"]
     assert tier.is_on and not tier.takes_blocks  # for a while
@@ -110,7 +113,7 @@ async def test_who_waits_for_a_disk_that_does_not_answer_goes_on_and_the_disk_co
     slots = store.kept.slots[0]
     slot = slots.take()
     assert slot is not None
-    assert not await tier.read([(NAMES[0], slot)])
+    assert not await tier.read([(NAMES[0], slot)], FOREVER)
     slots.release(slot)
     assert not tier.is_on
     assert slot not in {slots.take() for _ in range(3)}  # the disk may still write to it
@@ -123,6 +126,50 @@ async def test_who_waits_for_a_disk_that_does_not_answer_goes_on_and_the_disk_co
     assert tier.is_on
     assert store.counters.disk == "on"
     assert slots.take() == slot
+
+
+async def test_what_has_not_come_in_time_is_given_up_and_not_begun_any_more(store: ToyStore) -> None:
+    tier = tier_of(store)
+    await write_all(store, tier, NAMES[:3])
+    slots, read, begun = store.kept.slots[0], store.folder.read, set[bytes]()
+
+    def noted(name: BlockName, into: memoryview) -> None:
+        begun.add(name.key)
+        read(name, into)
+
+    store.folder.read = noted  # type: ignore[method-assign]
+    store.folder.answers.clear()
+    slots._known.clear()
+    slots._filled.clear()
+    slots.add(3)
+    taken = [slots.take() for _ in range(3)]
+    assert not await tier.read(list(zip(NAMES, cast("list[int]", taken), strict=False)), time.monotonic())
+    for slot in cast("list[int]", taken):
+        slots.release(slot)
+    assert tier.is_on and store.problems == []
+    assert len(slots._pins) == 3, "the disk may write to them yet"
+    store.folder.answers.set()
+    assert await asyncio.to_thread(store.threads.close, 120) == []
+    await asyncio.sleep(0)  # what the threads have left to the loop
+    await asyncio.sleep(0)
+    assert len(begun) <= 2  # there are two threads
+    assert not slots._pins
+
+
+async def test_a_disk_that_does_not_answer_long_after_it_was_given_up_is_off(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_told = asyncio.Event()
+    monkeypatch.setattr(store, "failed", lambda *_: is_told.set())
+    await write_all(store, tier_of(store), NAMES[:1])
+    tier = tier_of(store, patience_s=0.01)
+    store.folder.answers.clear()
+    slot = store.kept.slots[0].take()
+    assert slot is not None
+    assert not await tier.read([(NAMES[0], slot)], 0.0)
+    await is_told.wait()
+    assert not tier.is_on
+    assert store.counters.disk == "off: no answer within 0.01 s"
 
 
 async def test_what_the_disk_has_lost_is_forgotten_and_the_rest_is_known(store: ToyStore) -> None:
@@ -139,7 +186,7 @@ async def test_what_the_disk_has_lost_is_forgotten_and_the_rest_is_known(store: 
 
     store.folder.read = gone  # type: ignore[method-assign]
     wanted = [(name, cast("int", store.kept.slots[0].take())) for name in NAMES[:2]]
-    assert not await tier.read(wanted)
+    assert not await tier.read(wanted, FOREVER)
     assert store.problems == ["reading a block: No such file or directory"]
     assert not store.kept.is_on_disk(NAMES[0])
     assert store.kept.slots[0].find(NAMES[1].key) == wanted[1][1]

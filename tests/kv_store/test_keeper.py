@@ -15,6 +15,7 @@ from unicorn_async.kv_store.keeper import BlockKeeper
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_keys import extend_keys
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.fetch_costs import FetchCosts
 from unicorn_async.scheduler.kept_blocks import BlockName
 from unicorn_async.scheduler.kept_prefixes import KeptPrefixes, Restore
 from unicorn_async.scheduler.sequence import Sequence
@@ -68,7 +69,7 @@ async def test_who_waits_for_a_copy_that_finds_no_memory_is_told(store: ToyStore
     keeper = keeper_of(store)
     store.save(NAMES[0])
     store.restoring.error = OutOfMemoryError("none is left")
-    assert not await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5)])))
+    assert not await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5)]), 0))
     assert store.problems == ["copying blocks: none is left"]
     assert not keeper._prefixes._blocks.pools[0].knows(NAMES[0].key)
     assert not store.kept.slots[0]._pins
@@ -165,9 +166,53 @@ async def test_of_what_came_back_the_last_block_goes_first(store: ToyStore) -> N
         store.save(name)
         keeper.disk.offer(name)
     await save_and_write(keeper)
-    assert await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5), (NAMES[1], 6)])))
+    assert await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5), (NAMES[1], 6)]), 0))
     await save_and_write(keeper)
     assert order_of_going(store) == NAMES[1::-1] * 2
+
+
+async def restored(store: ToyStore, keeper: BlockKeeper, *, answers: bool = True) -> Sequence:
+    """Have blocks that are on the disk alone not come back, since that takes too long; returns who waited for them."""
+    for name in NAMES[:3]:
+        store.save(name)
+        keeper.disk.offer(name)
+    await save_and_write(keeper)
+    store.kept.slots[0]._known.clear()
+    store.kept.slots[0]._filled.clear()
+    store.kept.slots[0].add(3)
+    sequence = Sequence("r", (1,), SamplingParams(), seed=0)
+    lacking = deque((name, 5 + number) for number, name in enumerate(NAMES[:3]))
+    costs = keeper._prefixes.costs
+    costs.computed.observe(10**6, 1.0)
+    for _ in range(9):
+        costs.read.observe(1 << 30, 1e-3)  # when it was fast yet
+    assert costs.pays(12, 3 * 64, 3 * 64)
+    if not answers:
+        store.folder.answers.clear()
+    assert not await keeper._restore(Restore(sequence, lacking, 12))
+    assert not costs.pays(12, 3 * 64, 3 * 64)
+    return sequence
+
+
+async def test_what_a_disk_does_not_read_in_time_is_computed(store: ToyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FetchCosts, "patience_s", lambda *_: 0.01)
+    keeper = keeper_of(store)
+    assert (await restored(store, keeper, answers=False)).num_restores == 2
+    assert keeper.disk.is_on, "it is slow, and no more"
+
+
+async def test_when_the_rest_would_be_computed_faster_what_has_come_is_kept(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unicorn_async.kv_store.keeper._COPY_BYTES", 1)
+    monkeypatch.setattr("unicorn_async.scheduler.fetch_costs._LEAST_PATIENCE_S", 0.0)
+    monkeypatch.setattr(FetchCosts, "patience_s", lambda *_: 600.0)
+    monkeypatch.setattr(FetchCosts, "compute_s", lambda *_: 1e-9)
+    keeper = keeper_of(store)
+    monkeypatch.setattr(FetchCosts, "pays", lambda costs, *_: costs.read.each_s < 1e-9)
+    assert (await restored(store, keeper)).num_restores == 2
+    pool = keeper._prefixes._blocks.pools[0]
+    assert [pool.knows(name.key) for name in NAMES[:3]] == [True, False, False]
 
 
 def test_blocks_that_are_waited_for_are_used_before_they_have_come(store: ToyStore) -> None:

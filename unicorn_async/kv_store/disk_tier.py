@@ -6,6 +6,7 @@ import asyncio
 import time
 from functools import partial
 from itertools import takewhile
+from threading import Event
 from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import CacheError, CheckpointError
@@ -35,7 +36,7 @@ class DiskTier:
         self._kept = store.kept
         self._costs = costs
         self._block_size = block_size
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         # What is to be done in this order: blocks to write, with their slots, pinned; uses to note, without.
         self._queue: dict[tuple[BlockName, int | None], None] = {}
         self._excess: dict[BlockName, int] = {}  # what an earlier start has left beyond this one's limit
@@ -187,18 +188,23 @@ class DiskTier:
             self._kept.add_to_disk(name, nbytes)
             self._store.counters.written_blocks += 1
 
-    async def read(self, wanted: Sequence[tuple[BlockName, int]]) -> bool:
-        """Read blocks into slots, which are pinned; returns whether all have come. Those that have are known."""
+    async def read(self, wanted: Sequence[tuple[BlockName, int]], until_s: float) -> bool:
+        """Read blocks into slots, which are pinned; returns whether all have come. Those that have are known.
+
+        What has not come by the monotonic clock's `until_s` is given up, and not begun any more.
+        """
         folder = self._store.folder
         assert folder is not None, "the disk is on"
         started, nbytes, have_all_come = time.perf_counter(), 0, True
-        reads = {}
+        reads, given_up = {}, Event()
         for name, slot in wanted:
-            reads[self._store.threads.begin(_READING, partial(self._read, folder, name, slot))] = name, slot
+            reading = partial(self._read, folder, name, slot, given_up)
+            reads[self._store.threads.begin(_READING, reading)] = name, slot
             self._kept.slots[name.group].pin(slot)
         for future, (name, slot) in reads.items():
             future.add_done_callback(partial(self._release, name.group, slot))
-        await self._wait(list(reads))
+        await self._wait_for_reads(list(reads), until_s)
+        given_up.set()
         for future, (name, slot) in reads.items():
             if not future.done():
                 have_all_come = False
@@ -218,16 +224,39 @@ class DiskTier:
         self._costs.read.observe(nbytes, time.perf_counter() - started)
         return have_all_come
 
-    def _read(self, folder: DiskFolder, name: BlockName, slot: int) -> None:
+    def _read(self, folder: DiskFolder, name: BlockName, slot: int, given_up: Event) -> None:
+        if given_up.is_set():
+            return
         data = memoryview(bytearray(self._kept.block_nbytes[name.group]))
         folder.read(name, data)
         self._store.slots.copy_in(name.group, slot, data)
 
     async def _wait(self, futures: Sequence[asyncio.Future[T]]) -> None:
         """Wait with patience; what takes longer keeps the disk off until it is done."""
-        _, pending = await asyncio.wait(futures, timeout=self._patience_s)
+        await asyncio.wait(futures, timeout=self.patience_s)
+        self._stick(futures)
+
+    async def _wait_for_reads(self, reads: Sequence[asyncio.Future[T]], until_s: float) -> None:
+        """Wait as long as some come, until `until_s`; what a disk has not read long behind that keeps it off, too."""
+        pending, since_s = set(reads), time.monotonic()
+        while pending:
+            left_s = until_s - time.monotonic()
+            done, pending = await asyncio.wait(pending, timeout=max(min(left_s, self.patience_s), 0.0))
+            if done:
+                since_s = time.monotonic()
+            silent_s = time.monotonic() - since_s
+            if silent_s >= self.patience_s:
+                self._stick(reads)
+                return
+            if time.monotonic() >= until_s:
+                asyncio.get_running_loop().call_later(self.patience_s - silent_s, self._stick, reads)
+                return
+
+    def _stick(self, futures: Sequence[asyncio.Future[T]]) -> None:
+        """Keep the disk off until what is not done yet is done."""
+        pending = [future for future in futures if not future.done()]
         if pending:
-            problem = f"no answer within {self._patience_s:g} s"
+            problem = f"no answer within {self.patience_s:g} s"
             self._store.failed("waiting for the disk", problem)
             self._store.counters.disk = f"off: {problem}"
         for future in pending:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.scheduler.fetch_costs import FetchCosts
@@ -46,11 +46,19 @@ class Released(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Restore:
-    """Blocks that a sequence waits for, in the order of its text; `is_cancelled` when it does not any more."""
+    """Blocks that a sequence waits for, in the order of its text; `is_cancelled` when it does not any more.
+
+    `num_tokens` are those that are computed where nothing comes back.
+    """
 
     sequence: Sequence
     lacking: deque[tuple[BlockName, int]]  # names, and blocks of the device that are theirs
+    num_tokens: int
+    num_lacking: int = field(init=False)  # at first
     is_cancelled: bool = False
+
+    def __post_init__(self) -> None:
+        self.num_lacking = len(self.lacking)
 
 
 class KeptPrefixes(Prefixes):
@@ -98,7 +106,7 @@ class KeptPrefixes(Prefixes):
         lacking = self._blocks.claim(sequence, found)
         self._begin_behind(sequence, found)
         if lacking:
-            self._wait(sequence, deque(lacking), here)
+            self._wait(sequence, deque(lacking), here, here)
             return
         self._count(sequence)
         self._announce(sequence, found)
@@ -113,6 +121,14 @@ class KeptPrefixes(Prefixes):
         if not restore.is_cancelled:
             self._forget(restore.sequence)
             self._count(restore.sequence)
+
+    def tokens_left(self, restore: Restore) -> int:
+        """Return about how many tokens are computed where no more of a sequence's blocks come back."""
+        return restore.num_tokens * len(restore.lacking) // restore.num_lacking
+
+    def compute_rest(self, restore: Restore) -> None:
+        """Have nothing more be brought back to a sequence that is to begin anew: that takes too long."""
+        restore.sequence.num_restores = _MOST_TRIES
 
     def commit(self, kept: Iterable[KeptState]) -> None:
         """See `Prefixes`."""
@@ -132,9 +148,9 @@ class KeptPrefixes(Prefixes):
     def take_released(self, most_nbytes: int, *, wants_disk: bool) -> Released:
         """Return what is to be copied to the host of blocks that nobody has, and the slots, pinned, for it.
 
-        A block that is elsewhere already waits for those behind it in its text, which are to be copied first. Where the
-        disk lacks one that is in a slot, since it was full, say, that one goes to the disk, as far as others are. One that
-        others use yet is to be copied for the disk alone: it may have users until the process ends, however that is.
+        A block that is elsewhere already waits for those behind it in its text, which are to be copied first; if it is
+        in a slot, and the disk lacks it, since it was full, say, it is to be written, as others are. One that others
+        use yet is to be copied for the disk alone: it may have users until the process ends, however that is.
         """
         copies: list[BlockCopy] = []
         used: list[BlockName] = []
@@ -202,11 +218,14 @@ class KeptPrefixes(Prefixes):
         """Return how many blocks a sequence can begin behind with what is kept."""
         return self._blocks.find(sequence, self._most(sequence), self._anywhere)
 
-    def _wait(self, sequence: Sequence, lacking: deque[tuple[BlockName, int]], here: int) -> None:
-        """Have a sequence wait for what it lacks, which has its places; its blocks from `here` on are to come."""
+    def _wait(self, sequence: Sequence, lacking: deque[tuple[BlockName, int]], here: int, begun: int) -> None:
+        """Have a sequence wait for what it lacks, which has its places; its blocks from `here` on are to come.
+
+        Without them it would be computed from behind the first `begun` on.
+        """
         sequence.is_restoring = True
         sequence.num_restores += 1
-        restore = Restore(sequence, lacking)
+        restore = Restore(sequence, lacking, sequence.num_found - begun * self._blocks.block_size)
         names = [name for name, _ in reversed(lacking)]
         self.kept.use_in_slots(names)  # others need room before their turn comes
         self.kept.use_on_disk(names)
