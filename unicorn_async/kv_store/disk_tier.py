@@ -13,7 +13,7 @@ from unicorn_async.errors import CacheError, CheckpointError
 from unicorn_async.kv_store.disk_folder import is_own_lack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unicorn_async.kv_store.disk_folder import DiskFolder
     from unicorn_async.kv_store.store import KVStore
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0  # with a disk that does not answer
 _PAUSE_S = 60.0  # behind a write that failed
+_AGAIN_S, _MOST_AGAIN_S = 5.0, 60.0  # between two tries to open the folder, at first and at last
 _OPENING, _READING, _WRITING = "opening the disk's folder", "reading a block", "writing a block"
 _TRIMMING = "removing blocks beyond the limit"
 _EXPECTED = (OSError, CheckpointError, MemoryError)
@@ -58,14 +59,27 @@ class DiskTier:
 
     async def open(self) -> None:
         """Find what is there, where there is to be a disk."""
-        if self._store.has_disk:
-            try:
-                self._store.threads.start()
-            except CacheError as exc:
-                self._off(exc)
-            else:
-                await self._open_folder()
+        await self._try_open()
         self._store.is_settled.set()
+
+    async def open_again(self) -> None:
+        """Try again now and then, until what was not to be had is: who has the folder may leave it."""
+        delay_s = _AGAIN_S
+        while self._store.has_disk and self._store.folder is None:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _MOST_AGAIN_S)
+            if not self._num_stuck:
+                await self._try_open()
+
+    async def _try_open(self) -> None:
+        if not self._store.has_disk:
+            return
+        try:
+            self._store.threads.start()
+        except CacheError as exc:
+            self._off(exc)
+        else:
+            await self._open_folder()
 
     async def _open_folder(self) -> None:
         opening = self._store.threads.begin(_OPENING, self._store.open_disk)
@@ -81,14 +95,26 @@ class DiskTier:
         except _EXPECTED as exc:
             self._off(exc)
         else:
-            self._kept.find_on_disk(found)
             self._store.counters.disk = "on"
-            self._excess = self._kept.make_room_on_disk(0) or {}
-            self.wake.set()
+            self._find(found)
+
+    def _find(self, found: Mapping[BlockName, int]) -> None:
+        self._kept.find_on_disk(found)
+        self._excess = self._kept.make_room_on_disk(0) or {}
+        self.wake.set()
 
     def _off(self, error: BaseException) -> None:
-        self._store.counters.disk = f"off: {_reason(error)}"
-        self._store.failed(_OPENING, _reason(error))
+        before, self._store.counters.disk = self._store.counters.disk, f"off: {_reason(error)}"
+        if self._store.counters.disk != before:  # the same again is no other failure
+            self._store.failed(_OPENING, _reason(error))
+
+    def _find_anew(self, folder: DiskFolder) -> None:
+        """Forget what was in a folder that somebody took away."""
+        found = folder.found_anew()
+        if found is not None:
+            self._leaving = {}
+            self._find(found)
+            self._store.failed("keeping the disk's folder", "it was taken away, and made anew")
 
     def offer(self, name: BlockName, num_blocks: int = 1) -> None:
         """Have a block written that is in a slot, if that may be read back faster than it is computed.
@@ -157,6 +183,7 @@ class DiskTier:
         folder = self._store.folder
         if names and self.is_on and folder is not None:
             await self._wait([self._store.threads.begin("noting the use of blocks", partial(folder.used, names))])
+            self._find_anew(folder)
 
     def _begin_write(self, name: BlockName, slot: int) -> asyncio.Future[int] | None:
         """Have a thread write a block, and remove others for it; None where there is no room for it."""
@@ -178,6 +205,8 @@ class DiskTier:
         return self._store.threads.begin(_WRITING, write)
 
     def _end_write(self, name: BlockName, written: asyncio.Future[int]) -> None:
+        assert self._store.folder is not None, "it was written there"
+        self._find_anew(self._store.folder)
         try:
             nbytes = written.result()
         except _EXPECTED as exc:

@@ -98,6 +98,12 @@ class KVStore:
         """Size of the host's memory that is allocated."""
         return self.slots.nbytes
 
+    @property
+    def outages(self) -> dict[str, str]:
+        """Why the disk can't be had now, as `kv_disk`, if there is to be one."""
+        _, _, reason = self.counters.disk.partition(": ")
+        return {"kv_disk": reason} if self.has_disk and reason else {}
+
     def open_disk(self) -> dict[BlockName, int]:
         """Open the disk's folder, which blocks; returns what is there.
 
