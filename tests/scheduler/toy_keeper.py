@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.kept_blocks import BlockName, KeptBlocks
     from unicorn_async.scheduler.kept_prefixes import Restore
     from unicorn_async.scheduler.scheduler import Scheduler
+    from unicorn_async.scheduler.sequence import Sequence
 
     from .toy_gpu import ToyGPU
 
@@ -34,6 +35,7 @@ class ToyKeeper:
         self.pending: list[Callable[[], None]] = []  # what is done when the device has done the copies
         self.restoring: Restore | None = None
         self.num_restored = self.num_failed = 0
+        self.put_back: set[Sequence] = set()  # those that wait again, since their blocks have not come
 
     def act(self, times: int) -> None:
         """Do some things, or have the device do its copies."""
@@ -108,6 +110,8 @@ class ToyKeeper:
             self.restoring = None
             if restore.lacking:
                 self.num_failed += not restore.is_cancelled
+                if not restore.is_cancelled:
+                    self.put_back.add(restore.sequence)
                 self.scheduler.restore_failed(restore)
             else:
                 self.prefixes.end_restore(restore)

@@ -19,7 +19,7 @@ from unicorn_async.memory.kv_plan import PASSING_BYTES
 from unicorn_async.scheduler.kept_blocks import KeptBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from unicorn_async.config import EngineConfig
@@ -60,6 +60,19 @@ def check_copies(options: EngineConfig, states: StatePlan) -> None:
 
 def _asked(options: EngineConfig) -> str:
     return "kv_disk_bytes" if options.kv_host_bytes is None else "kv_host_bytes"
+
+
+def check_disk(block_nbytes: Sequence[int], disk_bytes: int) -> None:
+    """Refuse a disk that has no room for the least that a sequence begins with.
+
+    Raises:
+        ConfigError: not even one block of each group fits, or a state of fixed size.
+    """
+    least = sum(file_nbytes(nbytes) for nbytes in block_nbytes if nbytes)
+    if disk_bytes < least:
+        raise ConfigError(
+            f"kv_disk_bytes: the least that is kept of this model has {least:,} bytes, got {disk_bytes:,}"
+        )
 
 
 class KVStore:
