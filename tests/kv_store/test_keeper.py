@@ -184,7 +184,7 @@ async def restored(store: ToyStore, keeper: BlockKeeper, *, answers: bool = True
     lacking = deque((name, 5 + number) for number, name in enumerate(NAMES[:3]))
     costs = keeper._prefixes.costs
     costs.computed.observe(10**6, 1.0)
-    for _ in range(9):
+    for _ in range(9 if answers else 0):
         costs.read.observe(1 << 30, 1e-3)  # when it was fast yet
     assert costs.pays(12, 3 * 64, 3 * 64)
     if not answers:

@@ -50,3 +50,5 @@ def test_by_what_was_given_up_the_next_one_goes_whatever_was_before() -> None:
     assert costs.pays(1000, 1000, 1000)
     costs.read.begin_anew(100, 5.0)
     assert not costs.pays(1000, 1000, 1000)
+    costs.read.observe(1000, 1e-6)  # when it was tried again
+    assert costs.pays(1000, 1000, 1000)

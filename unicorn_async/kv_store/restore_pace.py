@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 class RestorePace:
     """One patience for all that a sequence waits for, and what the disk has read of it so far.
 
-    `num_tokens` would be computed without it; `patience_s` is for where nobody knows how long that takes.
+    `num_tokens` would be computed without it; a disk that has not answered for `silent_s` is silent, and for so long
+    there is patience where nobody knows how long computing takes.
     """
 
-    def __init__(self, costs: FetchCosts, num_tokens: int, patience_s: float) -> None:
+    def __init__(self, costs: FetchCosts, num_tokens: int, silent_s: float) -> None:
         self._costs = costs
-        found_s = costs.patience_s(num_tokens)
-        self.until_s = time.monotonic() + (patience_s if found_s is None else found_s)  # of the monotonic clock
+        self._silent_s = silent_s
+        patience_s = costs.patience_s(num_tokens)
+        self.until_s = time.monotonic() + (silent_s if patience_s is None else patience_s)  # of the monotonic clock
         self._nbytes = 0
         self._read_s = 0.0
 
@@ -38,5 +40,11 @@ class RestorePace:
         return not self.is_over and self._costs.pays_to_go_on(num_tokens, nbytes, read_s)
 
     def give_up(self, nbytes: int) -> None:
-        """Have others go by what the disk took; `nbytes` is the size of a block, for where not even one has come."""
-        self._costs.read.begin_anew(max(self._nbytes, nbytes), self._read_s)
+        """Have others go by what the disk took.
+
+        Where not even a block of `nbytes` has come, it may be asleep, which says little, or silent, which says nothing.
+        """
+        if self._nbytes:
+            self._costs.read.begin_anew(self._nbytes, self._read_s)
+        elif self._read_s < self._silent_s:
+            self._costs.read.observe(nbytes, self._read_s)

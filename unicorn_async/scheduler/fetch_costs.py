@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from statistics import median_low
 
 _KEPT = 9  # measurements of each kind
 _TRIED_AGAIN_AFTER = 32  # times that it did not pay
@@ -28,7 +28,7 @@ class _Rate:
 
     @property
     def each_s(self) -> float:
-        return median(self._each) if self._each else 0.0
+        return median_low(self._each) if self._each else 0.0
 
 
 class FetchCosts:
