@@ -155,6 +155,7 @@ class KeptPrefixes(Prefixes):
         copies: list[BlockCopy] = []
         used: list[BlockName] = []
         unwritten: list[BlockCopy] = []
+        has_room = self.kept.has_room_to_write
         for group, pool in enumerate(self._blocks.pools):
             slots, nbytes, before = self.kept.slots[group], self.kept.block_nbytes[group], len(copies)
             behind = len(unwritten)
@@ -163,11 +164,9 @@ class KeptPrefixes(Prefixes):
                 if released is None:
                     break
                 block, key = released
-                num_coming = len(copies) - before
-                num_waiting = num_coming + len(unwritten) - behind
                 if self.kept.knows(group, key):
                     lacks_file = wants_disk and self.kept.is_in_slot_alone(group, key)
-                    if num_coming or (lacks_file and not self.kept.has_room_to_write(group, num_waiting)):
+                    if len(copies) > before or (lacks_file and not has_room(group, len(unwritten) - behind)):
                         break
                     pool.forget_released(block)
                     used.append(BlockName(group, key))
@@ -179,7 +178,7 @@ class KeptPrefixes(Prefixes):
                     if wants_disk:
                         pool.note_shared(block, self._num_steps)
                     continue
-                if wants_disk and not self.kept.has_room_to_write(group, num_waiting):
+                if wants_disk and not has_room(group, len(copies) - before + len(unwritten) - behind):
                     break
                 slot = slots.take()
                 if slot is None:
