@@ -5,6 +5,7 @@
                     [--every 5] [--device DEVICE] [--llama-server "COMMAND {file} {port}"] [--json FILE]
 
 The conversation's tokens are drawn at random, but for the answers, which the model gives: no tokenizer is in the way.
+Of a model with too few positions for them, the lengths that are not asked for are shorter, all by the same share.
 Each turn sends everything that was before. Without the cache are the first, the last and some turns between, sent once
 more with a salt that nobody had: the same engine computes them from their start. At last so many streams ask at once
 behind a common prompt: it is computed once. Behind that llama-server, if a command is given that starts it on the same
@@ -29,7 +30,13 @@ from first_answer import Server
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, SpeculationMode
 from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.sampling_params import SamplingParams
+
+LENGTHS = {"system": 2000, "question": 200, "answer": 300, "common": 4000}  # in tokens
+_OWN = 16  # tokens of a stream behind what all have in common
+_BESIDE = 16  # positions that are left free
+_WARM_UP = 600  # tokens, where the conversation has so many
 
 
 def drawn(engine: Engine, length: int, source: random.Random) -> list[int]:
@@ -67,6 +74,21 @@ async def turns(engine: Engine, options: argparse.Namespace, source: random.Rand
     return rows
 
 
+def fit(options: argparse.Namespace, max_position: int) -> None:
+    """Set the lengths that were not asked for, and the context that all need: no more than the model has, if it can."""
+    times = {"system": 1, "question": options.turns, "answer": options.turns}
+    asked = sum(getattr(options, name) * count for name, count in times.items() if getattr(options, name) is not None)
+    lengths = {name: LENGTHS[name] for name in times if getattr(options, name) is None}
+    wanted = sum(length * times[name] for name, length in lengths.items())
+    share = min((max_position - _BESIDE - asked) / max(wanted, 1), 1.0)
+    for name, length in lengths.items():
+        setattr(options, name, max(int(length * share), 1))
+    if options.common is None:
+        options.common = max(min(LENGTHS["common"], max_position - _OWN - 2 * _BESIDE), 1)
+    length = sum(getattr(options, name) * count for name, count in times.items())
+    options.context = max(length, options.common + _OWN + _BESIDE) + _BESIDE
+
+
 def ask_peer(port: int, prompt: list[int], length: int, *, is_cached: bool = True) -> tuple[float, list[int], int]:
     """Have llama-server answer a prompt; return what `ask` does."""
     asked = {"prompt": prompt, "n_predict": length, "cache_prompt": is_cached, "return_tokens": True, "stream": True}
@@ -98,7 +120,7 @@ def peer_turns(options: argparse.Namespace) -> list[dict[str, float]]:
     with contextlib.closing(Server(words, {})) as server:
         while server.health() is None:
             time.sleep(0.1)
-        ask_peer(server.port, more(600), 8)
+        ask_peer(server.port, more(min(_WARM_UP, options.system + options.question)), 8)
         history = more(options.system)
         for turn in range(1, options.turns + 1):
             history += more(options.question)
@@ -118,7 +140,7 @@ def peer_turns(options: argparse.Namespace) -> list[dict[str, float]]:
 async def common(engine: Engine, options: argparse.Namespace, source: random.Random) -> dict[str, float]:
     """Have streams begin alike at the same time."""
     text = drawn(engine, options.common, source)
-    prompts = [text + drawn(engine, 16, source) for _ in range(options.streams)]
+    prompts = [text + drawn(engine, _OWN, source) for _ in range(options.streams)]
     before, started = engine.stats().tokens_prefilled, time.perf_counter()
     answers = await asyncio.gather(*(ask(engine, prompt, 1) for prompt in prompts))
     return {
@@ -137,7 +159,8 @@ async def measure(options: argparse.Namespace) -> tuple[list[dict[str, float]], 
         await engine.loaded()
         await engine.cache_grown()
         print(device_text(engine.device))
-        await ask(engine, drawn(engine, 600, source), 8, "warm up")
+        print(", ".join(f"{name} {getattr(options, name)}" for name in LENGTHS), flush=True)
+        await ask(engine, drawn(engine, min(_WARM_UP, options.system + options.question), source), 8, "warm up")
         options.vocabulary = engine.model_spec.vocab_size
         return await turns(engine, options, source), await common(engine, options, source)
 
@@ -174,23 +197,26 @@ def main() -> None:
     parser.add_argument("model")
     for name, default, what in (
         ("turns", 20, "turns"),
-        ("system", 2000, "tokens before the first question"),
-        ("question", 200, "tokens of each question"),
-        ("answer", 300, "tokens of each answer"),
         ("streams", 16, "streams that begin alike"),
-        ("common", 4000, "tokens that these have in common"),
         ("every", 5, "turns between two that are sent without the cache, too"),
     ):
         parser.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{what} (default {default})")
+    for name, what in (
+        ("system", "tokens before the first question"),
+        ("question", "tokens of each question"),
+        ("answer", "tokens of each answer"),
+        ("common", "tokens that the streams have in common"),
+    ):
+        shown = f"{what} (default {LENGTHS[name]}, or what the model has positions for)"
+        parser.add_argument(f"--{name}", type=count, metavar="N", help=shown)
     parser.add_argument("--device", metavar="DEVICE")
     parser.add_argument("--llama-server", type=LlamaCommand.parse, metavar="COMMAND")
     parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
-    length = options.system + options.turns * (options.question + options.answer)
-    context = max(length, options.common + 32) + 16
+    fit(options, ModelFiles.read(options.model).config.max_position)
     options.config = EngineConfig(
         device=options.device,
-        max_context=context,
+        max_context=options.context,
         max_num_seqs=max(options.streams, 2),
         speculation=SpeculationMode.OFF,
     )

@@ -2,7 +2,7 @@
 """Whether an engine that proposes draws its first tokens by the model's probabilities: a chi-square over many seeds.
 
     drawn_tokens.py [--model demo] [--draft MODEL] [--device DEVICE] [--seeds 20000] [--streams 4] [--top-k 4]
-                    [--temperature 3]
+                    [--temperature 8] [--prompt "Say something."]
 
 Each seed answers the same prompt with four tokens, of which the first three count. What is expected comes from the
 model's logits behind each text of up to two of the kept tokens. The engine is opened without proposals, with a
@@ -150,8 +150,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=count, default=20_000)
     parser.add_argument("--streams", type=count, default=4, help="side by side; nothing is proposed beside more than 4")
     parser.add_argument("--top-k", type=count, default=4)
-    parser.add_argument("--temperature", type=positive, default=3.0, help="a model that is sure of its answer has one")
-    parser.add_argument("--prompt", default="Tell me about the sea.")
+    parser.add_argument("--temperature", type=positive, default=8.0, help="a model that is sure of its answer has one")
+    parser.add_argument("--prompt", default="Say something.")
     asyncio.run(run(parser.parse_args()))
 
 

@@ -103,6 +103,8 @@ def at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are kept and come back whatever that costs on this machine, and whatever its disk takes for it."""
     monkeypatch.setattr(FetchCosts, "pays", lambda *_: True)
     monkeypatch.setattr(FetchCosts, "disk_pays", lambda *_: True)
+    monkeypatch.setattr(FetchCosts, "patience_s", lambda *_: None)
+    monkeypatch.setattr(FetchCosts, "pays_to_go_on", lambda *_: True)
     monkeypatch.setattr("unicorn_async.kv_store.store._END_S", PATIENCE_S)
     monkeypatch.setattr("unicorn_async.kv_store.keeper._FLUSH_S", PATIENCE_S)
     monkeypatch.setattr("unicorn_async.kv_store.keeper.DiskTier", partial(DiskTier, patience_s=PATIENCE_S))

@@ -125,6 +125,15 @@ async def test_one_with_states_of_fixed_size_has_no_store_without_memory_for_cop
             pass
 
 
+@pytest.mark.parametrize("model", ["llama", "rwkv7"])
+async def test_a_disk_without_room_for_a_block_is_refused_with_what_one_needs(
+    model: str, open_engine: OpenEngine
+) -> None:
+    with pytest.raises(ConfigError, match=r"kv_disk_bytes: the least .* of this model has [\d,]+ bytes, got 1,024"):
+        async with open_engine(model, kv_disk_bytes=1024):
+            pass
+
+
 @pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7"])
 async def test_states_of_fixed_size_come_back_from_the_host_with_their_blocks(
     model: str, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch

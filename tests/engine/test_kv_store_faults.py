@@ -95,7 +95,11 @@ async def test_who_comes_second_to_a_folder_goes_without(disk: Path, open_engine
         await ready_store(first)
         async with open_engine("llama", kv_disk_bytes=64 << 20) as second:
             store = await ready_store(second)
-            assert store.counters.disk == "off: another process keeps this model's blocks there"
+            reason = (
+                "this process keeps this model's blocks there already: another engine, or a thread that the disk holds"
+            )
+            assert (store.counters.disk, second.outages) == (f"off: {reason}", {"kv_disk": reason})
+            assert first.outages == {}
             assert len((await answer(second, PROMPTS[0], max_tokens=2)).ids) == 2
 
 

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -200,13 +202,46 @@ def test_who_lost_the_folder_leaves_it_to_who_has_made_it_anew(folder: DiskFolde
     second = DiskFolder(tmp_path / "kv", KEY, SIZES)
     assert second.open() == {}
     second.write(NAMES[0], DATA)
-    with pytest.raises(CacheError, match="another process keeps this model's blocks there"):
+    with pytest.raises(CacheError, match="this process keeps this model's blocks there already"):
         folder.write(NAMES[1], DATA)
     folder.remove([NAMES[0]])
     assert list(reopened(second)) == [NAMES[0]]
     second.close()
     folder.write(NAMES[1], DATA)
     assert list(reopened(folder)) == [NAMES[0], NAMES[1]]
+
+
+def test_who_lost_the_folder_is_told_once_what_is_there_now(folder: DiskFolder, tmp_path: Path) -> None:
+    folder.write(NAMES[0], DATA)
+    folder.write(NAMES[1], DATA)
+    assert folder.found_anew() is None
+    (tmp_path / "kv").rename(tmp_path / "moved")
+    folder.used([NAMES[0]])
+    assert folder.found_anew() == {}
+    folder.write(NAMES[2], DATA)
+    assert folder.found_anew() is None
+    shutil.rmtree(tmp_path / "kv")
+    (tmp_path / "moved").rename(tmp_path / "kv")
+    folder.write(NAMES[3], DATA)
+    found = folder.found_anew()
+    assert found is not None and list(found) == NAMES[:2]
+
+
+def test_another_process_is_told_from_this_one(folder: DiskFolder, tmp_path: Path) -> None:
+    second = DiskFolder(tmp_path / "kv", KEY, SIZES)
+    with pytest.raises(CacheError, match=r"^this process keeps this model's blocks there already"):
+        second.open()
+    folder.close()
+    hold = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); input()"
+    command = [sys.executable, "-c", hold, str(tmp_path / "kv" / KEY / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(CacheError, match=r"^another process keeps this model's blocks there$"):
+            second.open()
+        other.stdin.write(b"\n")
+    assert second.open() == {}
+    second.close()
 
 
 def test_who_looks_whether_a_folder_is_idle_does_not_keep_it_from_who_opens_it(

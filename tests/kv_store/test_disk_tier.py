@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from tests.threads import allow_threads
 from unicorn_async.daemon_threads import DaemonThreads
+from unicorn_async.errors import CacheError
 from unicorn_async.kv_store.block_file import file_nbytes
 from unicorn_async.kv_store.disk_tier import DiskTier
 from unicorn_async.scheduler.fetch_costs import FetchCosts
@@ -15,13 +19,13 @@ from unicorn_async.scheduler.fetch_costs import FetchCosts
 from .toy_store import NAMES, NBYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pytest
+    from collections.abc import Iterable, Sequence
 
     from unicorn_async.scheduler.kept_blocks import BlockName
 
     from .toy_store import ToyStore
+
+FOREVER = float("inf")
 
 
 def tier_of(store: ToyStore, patience_s: float = 60.0) -> DiskTier:
@@ -95,7 +99,7 @@ async def test_a_block_for_whose_copy_the_host_has_no_memory_is_neither_written_
     monkeypatch.setattr(store, "copy_out", refuse)
     slot = store.kept.slots[0].take()
     assert slot is not None
-    assert not await tier.read([(NAMES[0], slot)])
+    assert not await tier.read([(NAMES[0], slot)], FOREVER)
     await write_all(store, tier, NAMES[1:2])
     assert store.problems == ["reading a block: MemoryError", "writing a block: MemoryError"]
     assert tier.is_on and not tier.takes_blocks  # for a while
@@ -110,7 +114,7 @@ async def test_who_waits_for_a_disk_that_does_not_answer_goes_on_and_the_disk_co
     slots = store.kept.slots[0]
     slot = slots.take()
     assert slot is not None
-    assert not await tier.read([(NAMES[0], slot)])
+    assert not await tier.read([(NAMES[0], slot)], FOREVER)
     slots.release(slot)
     assert not tier.is_on
     assert slot not in {slots.take() for _ in range(3)}  # the disk may still write to it
@@ -123,6 +127,51 @@ async def test_who_waits_for_a_disk_that_does_not_answer_goes_on_and_the_disk_co
     assert tier.is_on
     assert store.counters.disk == "on"
     assert slots.take() == slot
+
+
+class HastyTier(DiskTier):
+    """Gives reads up as soon as one of them was begun."""
+
+    async def _wait_for_reads(self, reads: Sequence[asyncio.Future[Any]], until_s: float) -> None:
+        assert await asyncio.to_thread(self._store.folder.is_read.wait, 60)  # type: ignore[union-attr]
+        await super()._wait_for_reads(reads, 0.0)
+
+
+async def test_what_has_not_come_in_time_is_given_up_and_not_begun_any_more(store: ToyStore) -> None:
+    tier = HastyTier(cast("Any", store), FetchCosts(), 16, patience_s=60.0)
+    await write_all(store, tier, NAMES[:3])
+    slots = store.kept.slots[0]
+    slots._known.clear()
+    slots._filled.clear()
+    slots.add(3)
+    taken = [cast("int", slots.take()) for _ in range(3)]
+    store.folder.answers.clear()
+    assert not await tier.read(list(zip(NAMES, taken, strict=False)), FOREVER)
+    for slot in taken:
+        slots.release(slot)
+    assert tier.is_on and store.problems == []
+    assert len(slots._pins) == 3, "the disk may write to them yet"
+    store.folder.answers.set()
+    both = threading.Barrier(2)  # of the threads
+    await asyncio.gather(*(store.threads.begin("the rest", both.wait) for _ in range(2)))
+    assert 1 <= len(store.folder.read_names) <= 2
+    assert not slots._pins
+
+
+async def test_a_disk_that_does_not_answer_long_after_it_was_given_up_is_off(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_told = asyncio.Event()
+    monkeypatch.setattr(store, "failed", lambda *_: is_told.set())
+    tier = HastyTier(cast("Any", store), FetchCosts(), 16, patience_s=0.01)
+    await write_all(store, tier_of(store), NAMES[:1])
+    store.folder.answers.clear()
+    slot = store.kept.slots[0].take()
+    assert slot is not None
+    assert not await tier.read([(NAMES[0], slot)], FOREVER)
+    await is_told.wait()
+    assert not tier.is_on
+    assert store.counters.disk == "off: no answer within 0.01 s"
 
 
 async def test_what_the_disk_has_lost_is_forgotten_and_the_rest_is_known(store: ToyStore) -> None:
@@ -139,7 +188,7 @@ async def test_what_the_disk_has_lost_is_forgotten_and_the_rest_is_known(store: 
 
     store.folder.read = gone  # type: ignore[method-assign]
     wanted = [(name, cast("int", store.kept.slots[0].take())) for name in NAMES[:2]]
-    assert not await tier.read(wanted)
+    assert not await tier.read(wanted, FOREVER)
     assert store.problems == ["reading a block: No such file or directory"]
     assert not store.kept.is_on_disk(NAMES[0])
     assert store.kept.slots[0].find(NAMES[1].key) == wanted[1][1]
@@ -196,3 +245,41 @@ async def test_a_folder_that_takes_long_to_open_holds_nobody_up_and_is_used_when
     assert tier.is_on
     assert store.counters.disk == "on"
     assert store.kept.is_on_disk(NAMES[0])
+
+
+async def test_a_folder_that_could_not_be_had_is_opened_later(store: ToyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unicorn_async.kv_store.disk_tier._AGAIN_S", 0.001)
+    folder, tries = store.folder, list[str]()
+    store.folder = cast("Any", None)
+
+    def open_disk() -> dict[BlockName, int]:
+        tries.append(store.counters.disk)
+        if len(tries) < 4:
+            raise CacheError("another process keeps this model's blocks there")
+        store.folder = folder
+        return {NAMES[0]: file_nbytes(NBYTES)}
+
+    store.open_disk = open_disk
+    tier = tier_of(store)
+    await tier.open()
+    assert store.is_settled.is_set() and not tier.is_on
+    await tier.open_again()
+    assert tries == ["off", *["off: another process keeps this model's blocks there"] * 3]
+    assert store.problems == ["opening the disk's folder: another process keeps this model's blocks there"]
+    assert (tier.is_on, store.counters.disk, store.kept.is_on_disk(NAMES[0])) == (True, "on", True)
+    await tier.open_again()  # at once
+
+
+@pytest.mark.parametrize("in_write", [True, False])
+async def test_what_was_in_a_folder_that_was_taken_away_is_forgotten(*, in_write: bool, store: ToyStore) -> None:
+    tier = tier_of(store)
+    await write_all(store, tier, NAMES[:2])
+    store.folder.anew = {NAMES[3]: file_nbytes(NBYTES)}
+    if in_write:
+        await write_all(store, tier, NAMES[2:3])
+    else:
+        tier.use([NAMES[0]])
+        assert await tier.write_next()
+    assert [store.kept.is_on_disk(name) for name in NAMES[:4]] == [False, False, in_write, True]
+    assert store.kept.disk_bytes == (1 + in_write) * file_nbytes(NBYTES)
+    assert store.problems == ["keeping the disk's folder: it was taken away, and made anew"]

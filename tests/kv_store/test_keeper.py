@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +15,7 @@ from unicorn_async.kv_store.keeper import BlockKeeper
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.block_keys import extend_keys
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.fetch_costs import FetchCosts
 from unicorn_async.scheduler.kept_blocks import BlockName
 from unicorn_async.scheduler.kept_prefixes import KeptPrefixes, Restore
 from unicorn_async.scheduler.sequence import Sequence
@@ -67,7 +69,7 @@ async def test_who_waits_for_a_copy_that_finds_no_memory_is_told(store: ToyStore
     keeper = keeper_of(store)
     store.save(NAMES[0])
     store.restoring.error = OutOfMemoryError("none is left")
-    assert not await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5)])))
+    assert not await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5)]), 0))
     assert store.problems == ["copying blocks: none is left"]
     assert not keeper._prefixes._blocks.pools[0].knows(NAMES[0].key)
     assert not store.kept.slots[0]._pins
@@ -119,15 +121,98 @@ async def test_a_beginning_that_others_use_yet_goes_behind_what_only_who_left_ha
     assert order_of_going(store) == NAMES[1::-1] * 2
 
 
+async def test_what_a_disk_has_not_taken_is_written_when_it_is_used_again_though_the_host_has_it(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    keeper = keeper_of(store)
+    pool, slots = keeper._prefixes._blocks.pools[0], store.kept.slots[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(store.folder, "write", full)
+        pool.free(reversed(used_by(pool, NAMES[:3])))
+        await save_and_write(keeper)
+    assert store.problems == ["writing a block: No space left on device"]
+    assert (slots.num_known, store.kept.num_on_disk) == (3, 0)
+    pool.free(reversed(used_by(pool, NAMES[:3])))
+    await save_and_write(keeper)
+    assert store.kept.num_on_disk == 0, "writing pauses"
+    keeper.disk._paused_until = 0.0
+    pool.free(reversed(used_by(pool, NAMES[:3])))
+    await save_and_write(keeper)
+    assert store.folder.noted == NAMES[2::-1]
+    assert order_of_going(store) == NAMES[2::-1] * 2
+    assert store.counters.stored_blocks == 3
+    assert not slots._pins and store.kept._num_unwritten == [0]
+
+
+async def test_a_block_that_waits_for_the_disk_is_used_and_does_not_wait_twice(store: ToyStore) -> None:
+    keeper = keeper_of(store)
+    pool = keeper._prefixes._blocks.pools[0]
+    for _ in range(2):
+        pool.free(used_by(pool, NAMES[:1]))
+        while await keeper._save_some():
+            pass
+    assert store.kept._num_unwritten == [1]
+    await save_and_write(keeper)
+    assert store.folder.asked == NAMES[:1]
+    assert not store.kept.slots[0]._pins and store.kept._num_unwritten == [0]
+
+
 async def test_of_what_came_back_the_last_block_goes_first(store: ToyStore) -> None:
     keeper = keeper_of(store)
     for name in NAMES[:2]:
         store.save(name)
         keeper.disk.offer(name)
     await save_and_write(keeper)
-    assert await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5), (NAMES[1], 6)])))
+    assert await keeper._restore(Restore(cast("Any", None), deque([(NAMES[0], 5), (NAMES[1], 6)]), 0))
     await save_and_write(keeper)
     assert order_of_going(store) == NAMES[1::-1] * 2
+
+
+async def restored(store: ToyStore, keeper: BlockKeeper, *, answers: bool = True) -> Sequence:
+    """Have blocks that are on the disk alone not come back, since that takes too long; returns who waited for them."""
+    for name in NAMES[:3]:
+        store.save(name)
+        keeper.disk.offer(name)
+    await save_and_write(keeper)
+    store.kept.slots[0]._known.clear()
+    store.kept.slots[0]._filled.clear()
+    store.kept.slots[0].add(3)
+    sequence = Sequence("r", (1,), SamplingParams(), seed=0)
+    lacking = deque((name, 5 + number) for number, name in enumerate(NAMES[:3]))
+    costs = keeper._prefixes.costs
+    costs.computed.observe(10**6, 1.0)
+    for _ in range(9 if answers else 0):
+        costs.read.observe(1 << 30, 1e-3)  # when it was fast yet
+    assert costs.pays(12, 3 * 64, 3 * 64)
+    if not answers:
+        store.folder.answers.clear()
+    assert not await keeper._restore(Restore(sequence, lacking, 12))
+    assert not costs.pays(12, 3 * 64, 3 * 64)
+    return sequence
+
+
+async def test_what_a_disk_does_not_read_in_time_is_computed(store: ToyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FetchCosts, "patience_s", lambda *_: 0.01)
+    keeper = keeper_of(store)
+    assert (await restored(store, keeper, answers=False)).num_restores == 2
+    assert keeper.disk.is_on, "it is slow, and no more"
+
+
+async def test_when_the_rest_would_be_computed_faster_what_has_come_is_kept(
+    store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unicorn_async.kv_store.keeper._COPY_BYTES", 1)
+    monkeypatch.setattr("unicorn_async.scheduler.fetch_costs._LEAST_PATIENCE_S", 0.0)
+    monkeypatch.setattr(FetchCosts, "patience_s", lambda *_: 600.0)
+    monkeypatch.setattr(FetchCosts, "compute_s", lambda *_: 1e-9)
+    keeper = keeper_of(store)
+    monkeypatch.setattr(FetchCosts, "pays", lambda costs, *_: costs.read.each_s < 1e-9)
+    assert (await restored(store, keeper)).num_restores == 2
+    pool = keeper._prefixes._blocks.pools[0]
+    assert [pool.knows(name.key) for name in NAMES[:3]] == [True, False, False]
 
 
 def test_blocks_that_are_waited_for_are_used_before_they_have_come(store: ToyStore) -> None:

@@ -30,6 +30,9 @@ class MemoryFolder:
         self.asked: list[BlockName] = []
         self.noted: list[BlockName] = []  # the files, the one that was used longest ago first
         self.is_asked = threading.Event()
+        self.read_names: list[BlockName] = []
+        self.is_read = threading.Event()
+        self.anew: dict[BlockName, int] | None = None
 
     def write(self, name: BlockName, data: memoryview) -> int:
         self.asked.append(name)
@@ -40,8 +43,14 @@ class MemoryFolder:
         return file_nbytes(len(data))
 
     def read(self, name: BlockName, into: memoryview) -> None:
+        self.read_names.append(name)
+        self.is_read.set()
         self.answers.wait()
         into[:] = self.files[name]
+
+    def found_anew(self) -> dict[BlockName, int] | None:
+        found, self.anew = self.anew, None
+        return found
 
     def remove(self, names: Iterable[BlockName]) -> None:
         for name in names:

@@ -30,3 +30,25 @@ def test_one_measurement_that_is_off_changes_nothing() -> None:
         costs.computed.observe(1000, seconds)
     costs.computed.observe(0, 5.0)
     assert costs.compute_s(1000) == 1.0
+
+
+def test_there_is_patience_for_what_computing_would_take_and_for_a_second_at_least() -> None:
+    costs = FetchCosts()
+    assert costs.patience_s(1000) is None and costs.pays_to_go_on(1000, 1, 1e9)
+    costs.computed.observe(1000, 10.0)
+    costs.copied.observe(1000, 1.0)
+    assert (costs.patience_s(1000), costs.patience_s(10)) == (15.0, 1.0)
+    assert costs.pays_to_go_on(1000, 5000, 5.0) and not costs.pays_to_go_on(1000, 5000, 5.1)
+    assert costs.pays_to_go_on(10, 500, 0.5)
+
+
+def test_by_what_was_given_up_the_next_one_goes_whatever_was_before() -> None:
+    costs = FetchCosts()
+    costs.computed.observe(1000, 1.0)
+    for _ in range(9):
+        costs.read.observe(1000, 1e-6)
+    assert costs.pays(1000, 1000, 1000)
+    costs.read.begin_anew(100, 5.0)
+    assert not costs.pays(1000, 1000, 1000)
+    costs.read.observe(1000, 1e-6)  # when it was tried again
+    assert costs.pays(1000, 1000, 1000)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from unicorn_async.scheduler.kept_blocks import KeptBlocks
+from unicorn_async.scheduler.kept_blocks import BlockName, KeptBlocks
 from unicorn_async.scheduler.kept_state_prefixes import KeptStatePrefixes
 from unicorn_async.scheduler.request import FinishReason
 
@@ -118,6 +118,25 @@ def test_a_kept_state_with_which_another_sequence_began_is_used_before_its_block
     used = world.prefixes.take_released(100, wants_disk=False).used
     assert used[0].group == STATES
     assert STATES not in [name.group for name in used[1:]]
+
+
+def test_a_state_that_the_disk_lacks_goes_there_when_it_comes_back_from_the_host() -> None:
+    world = KeepingWorld(Random(0), num_copies=1)
+    world.add(TEXT)
+    world.run()
+    world.save_all()
+    kept = world.keeper.kept
+    names = [BlockName(STATES, key) for key in kept.slots[STATES]._known]
+    for name in names:  # by whichever of its failures
+        kept.drop_from_disk(name)
+        world.keeper.disk.pop(name, None)
+    world.add(tuple(range(500, 560)))  # whose copy takes the only row
+    world.run()
+    world.add((*TEXT, 7, 8))
+    world.run()
+    world.save_all()
+    assert kept.is_on_disk(names[0])
+    world.check_end()
 
 
 def test_what_is_of_a_running_sequence_is_saved_later_unless_there_is_no_more_room() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.kept_blocks import BlockName, KeptBlocks
     from unicorn_async.scheduler.kept_prefixes import Restore
     from unicorn_async.scheduler.scheduler import Scheduler
+    from unicorn_async.scheduler.sequence import Sequence
 
     from .toy_gpu import ToyGPU
 
@@ -34,6 +35,7 @@ class ToyKeeper:
         self.pending: list[Callable[[], None]] = []  # what is done when the device has done the copies
         self.restoring: Restore | None = None
         self.num_restored = self.num_failed = 0
+        self.put_back: set[Sequence] = set()  # those that wait again, since their blocks have not come
 
     def act(self, times: int) -> None:
         """Do some things, or have the device do its copies."""
@@ -49,7 +51,10 @@ class ToyKeeper:
                 end()
 
     def save(self) -> None:
-        copies = self.prefixes.take_released(self.random.choice((1, 3, 100)), wants_disk=True).copies
+        copies, _, unwritten = self.prefixes.take_released(self.random.choice((1, 3, 100)), wants_disk=True)
+        for copy in unwritten:
+            self.written(copy.name)
+        self.release(unwritten)
         for copy in copies:
             self.gpu.submit_copy(partial(self.to_slot, copy))
         self.pending.append(lambda: self.all_saved(copies))
@@ -68,14 +73,17 @@ class ToyKeeper:
         slots.fill(copy.slot, name.key)
         slots.release(copy.slot)
         if slots.find(name.key) == copy.slot and self.random.random() < 0.7:
-            slot = self.kept.await_writing(name)
-            gone = self.kept.make_room_on_disk(1)
-            assert gone is not None
-            for lost in gone:
-                del self.disk[lost]
-            self.disk[name] = self.slots[name.group, slot]
-            self.kept.add_to_disk(name, 1)
-            self.kept.end_writing(name, slot)
+            self.written(name)
+
+    def written(self, name: BlockName) -> None:
+        slot = self.kept.await_writing(name)
+        gone = self.kept.make_room_on_disk(1)
+        assert gone is not None
+        for lost in gone:
+            del self.disk[lost]
+        self.disk[name] = self.slots[name.group, slot]
+        self.kept.add_to_disk(name, 1)
+        self.kept.end_writing(name, slot)
 
     def to_slot(self, copy: BlockCopy) -> None:
         self.slots[copy.name.group, copy.slot] = self.gpu.content(copy)
@@ -102,6 +110,8 @@ class ToyKeeper:
             self.restoring = None
             if restore.lacking:
                 self.num_failed += not restore.is_cancelled
+                if not restore.is_cancelled:
+                    self.put_back.add(restore.sequence)
                 self.scheduler.restore_failed(restore)
             else:
                 self.prefixes.end_restore(restore)

@@ -187,6 +187,9 @@ class World:
         assert not batch.has_proposals or len(batch.scheduled) <= 16
         running, waiting = self.scheduler._places.running, list(self.scheduler._places.waiting)
         assert [sequence.place for sequence in running] == sorted(sequence.place for sequence in running)
+        if self.keeper is not None:
+            self.keeper.put_back &= set(waiting)
+            waiting = [one for one in waiting if one not in self.keeper.put_back]
         for client in {sequence.client for sequence in waiting}:
             places = [one.place for one in (*running, *waiting) if one.client == client and one.place >= 0]
             assert places == sorted(places)

@@ -64,8 +64,12 @@ async def test_what_keeps_blocks_from_a_disk_is_said_without_its_place(
     store = KVStoreStats(failures=1, problem=f"opening the disk's folder: {reason}", disk=f"off: {reason}")
     stats = replace(engine.stats(), kv_store=store)
     monkeypatch.setattr(engine, "stats", lambda: stats)
+    engine.outages["kv_disk"] = reason
     async with serving(engine) as served, httpx.AsyncClient(base_url=served.url) as client:
-        found = (await client.get("/health")).json()["stats"]["kv_store"]
+        health = await client.get("/health")
+        assert 'unicorn_outage{part="kv_disk"} 1\n' in (await client.get("/metrics")).text
+    found = health.json()["stats"]["kv_store"]
     public = "model.safetensors: No such file or directory"
     assert (found["problem"], found["disk"]) == (f"opening the disk's folder: {public}", f"off: {public}")
     assert found["failures"] == 1
+    assert (health.status_code, health.json()["outages"]) == (200, {"kv_disk": public})

@@ -21,6 +21,7 @@ from unicorn_async.step.kernel_times import KernelTime
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
+import conversation
 import host
 import kernels
 import make_checkpoint
@@ -237,3 +238,22 @@ def test_nothing_is_derived_from_a_largest_size_that_took_no_longer() -> None:
     *rows, last = kernels.floor_lines([kernels.Floor(100_000, 5.0), kernels.Floor(200_000, 4.9)])
     assert not any("above" in row for row in rows)
     assert "nothing can be said about a rate" in last
+
+
+@pytest.mark.parametrize(
+    ("asked", "max_position", "lengths", "context"),
+    [
+        ({}, 131_072, (2000, 200, 300, 4000), 12_016),
+        ({}, 2048, (338, 33, 50, 2000), 2048),
+        ({"system": 100, "answer": 10}, 2048, (100, 86, 10, 2000), 2048),
+        ({"common": 300}, 512, (82, 8, 12, 300), 498),
+        ({"system": 4000}, 2048, (4000, 1, 1, 2000), 4056),  # more than there is, and refused with these figures
+    ],
+)
+def test_a_conversation_has_the_lengths_that_a_model_has_positions_for(
+    asked: dict[str, int], max_position: int, lengths: tuple[int, ...], context: int
+) -> None:
+    options = argparse.Namespace(turns=20, **(dict.fromkeys(conversation.LENGTHS) | asked))
+    conversation.fit(options, max_position)
+    assert tuple(getattr(options, name) for name in conversation.LENGTHS) == lengths
+    assert options.context == context

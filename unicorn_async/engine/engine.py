@@ -129,8 +129,9 @@ class Engine(EngineReport):
 
     @property
     def outages(self) -> dict[str, str]:
-        """What can't be had now, and why: `tokenizer`, `long_texts`, `chat_template`, `grammars`."""
-        return self._guides.outages
+        """What can't be had now, and why: `tokenizer`, `long_texts`, `chat_template`, `grammars`, `kv_disk`."""
+        store = self._model.kv_store
+        return self._guides.outages | ({} if store is None else store.outages)
 
     @property
     def has_failed(self) -> bool:

@@ -273,10 +273,12 @@ def _open_kv_store(
         return None
     from unicorn_async.kv_store.block_places import BlockPlaces, FixedStates
     from unicorn_async.kv_store.model_key import model_key
-    from unicorn_async.kv_store.store import KVStore
+    from unicorn_async.kv_store.store import KVStore, check_disk
 
     key = partial(model_key, files.origin, files.plan, files.config, options)
     places = BlockPlaces(kv_pool, FixedStates.of(files.config, allocator.slices, plan.states.num_copies))
+    if options.kv_disk_bytes is not None:
+        check_disk(places.nbytes, options.kv_disk_bytes)
     store = KVStore(device, places, options.kv_host_bytes, options.kv_disk_bytes, kept_blocks_directory(), key)
     stack.push_async_callback(run_to_end, store.close)
     return store

@@ -153,7 +153,7 @@ class EngineAPI(Protocol):
 
     @property
     def outages(self) -> dict[str, str]:
-        """What can't be had now, and why: `tokenizer`, `long_texts`, `chat_template`, `grammars`."""
+        """What can't be had now, and why: `tokenizer`, `long_texts`, `chat_template`, `grammars`, `kv_disk`."""
 
     @property
     def predicts(self) -> bool:

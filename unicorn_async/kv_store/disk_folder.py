@@ -18,7 +18,7 @@ from unicorn_async.kv_store.block_file import PART_SUFFIX, file_name, file_nbyte
 from unicorn_async.scheduler.kept_blocks import BlockName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _OTHERS = -1  # group of the files of other models, whose key is where they lie
 _FOLDER = re.compile(r"[0-9a-f]{32}")
@@ -27,6 +27,9 @@ _MOST_FILES = 1 << 20  # that are looked at
 _TICK_NS = 1000  # between two uses at least, which a file system may tell apart
 _OWN_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _MOST_LOOKS, _LOOK_S = 25, 0.02  # at a lock
+_OTHERS_LOCK = "another process keeps this model's blocks there"
+_OWN_LOCK = "this process keeps this model's blocks there already: another engine, or a thread that the disk holds"
+_OPEN_FILES = "/proc/self/fd"
 
 
 class DiskFolder:
@@ -43,6 +46,7 @@ class DiskFolder:
         self._lock: int | None = None
         self._last_ns = 0  # when a block was used last
         self._clock = threading.Lock()
+        self._found: dict[BlockName, int] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -56,16 +60,10 @@ class DiskFolder:
             CacheError: another process has it, it is somebody else's, or no folder, or it can't be used.
         """
         try:
-            self._make()
-            self._lock = _locked_soon(self._folder)
-            if self._lock is None:
-                raise CacheError("another process keeps this model's blocks there")
-            found = sorted((*self._own(), *idle_files(self._root, but=self._folder.name)))
+            return self._take(_locked_soon)
         except OSError as exc:
             self.close()
             raise CacheError(f"the folder can't be used: {exc.strerror or exc}") from exc
-        self._last_ns = found[-1][0] if found else 0
-        return {name: nbytes for _, name, nbytes in found}
 
     def write(self, name: BlockName, data: memoryview) -> int:
         """Write a block; returns the size of its file.
@@ -112,10 +110,20 @@ class DiskFolder:
 
     def used(self, names: Iterable[BlockName]) -> None:
         """Note in the files that blocks are used now, one after the other."""
+        with contextlib.suppress(OSError, CacheError):  # a write says so
+            self._keep()
         for name in names:
             now_ns = self._next_ns()
             with contextlib.suppress(OSError):  # it only goes earlier
                 os.utime(self._folder / file_name(name), ns=(now_ns, now_ns), follow_symlinks=False)
+
+    def found_anew(self) -> dict[BlockName, int] | None:
+        """Return, once, what `open` does, if somebody took the folder away and a write, or a use, had to take it anew.
+
+        Nothing is there any more then but that.
+        """
+        found, self._found = self._found, None
+        return found
 
     def close(self) -> None:
         """Leave the folder to others."""
@@ -136,13 +144,20 @@ class DiskFolder:
 
     def _keep(self) -> None:
         """Take the folder anew where somebody removed it, and its lock with it; raises OSError, CacheError."""
-        if self._has_lock():
-            return
-        self.close()
+        if not self._has_lock():
+            self.close()
+            self._found = self._take(_locked)
+
+    def _take(self, lock: Callable[[Path], int | None]) -> dict[BlockName, int]:
+        """Make the folder, lock it, and return what is there; raises OSError, CacheError."""
         self._make()
-        self._lock = _locked(self._folder)
+        self._lock = lock(self._folder)
         if self._lock is None:
-            raise CacheError("another process keeps this model's blocks there")
+            raise CacheError(_OWN_LOCK if _is_open_here(self._folder / _LOCK_FILE) else _OTHERS_LOCK)
+        found = sorted((*self._own(), *idle_files(self._root, but=self._folder.name)))
+        with self._clock:
+            self._last_ns = max(found[-1][0] if found else 0, self._last_ns)
+        return {name: nbytes for _, name, nbytes in found}
 
     def _has_lock(self) -> bool:
         """Whether the lock is the one that is in the folder."""
@@ -277,3 +292,14 @@ def _locked(folder: Path) -> int | None:
         os.close(lock)
         raise
     return lock
+
+
+def _is_open_here(file: Path) -> bool:
+    """Whether this process has a file open, as far as the system tells."""
+    with contextlib.suppress(OSError):
+        wanted = file.lstat()
+        for number in os.listdir(_OPEN_FILES):
+            with contextlib.suppress(OSError):  # it is closed meanwhile
+                if os.path.samestat(os.fstat(int(number)), wanted):
+                    return True
+    return False

@@ -6,13 +6,14 @@ import asyncio
 import time
 from functools import partial
 from itertools import takewhile
+from threading import Event
 from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import CacheError, CheckpointError
 from unicorn_async.kv_store.disk_folder import is_own_lack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unicorn_async.kv_store.disk_folder import DiskFolder
     from unicorn_async.kv_store.store import KVStore
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0  # with a disk that does not answer
 _PAUSE_S = 60.0  # behind a write that failed
+_AGAIN_S, _MOST_AGAIN_S = 5.0, 60.0  # between two tries to open the folder, at first and at last
 _OPENING, _READING, _WRITING = "opening the disk's folder", "reading a block", "writing a block"
 _TRIMMING = "removing blocks beyond the limit"
 _EXPECTED = (OSError, CheckpointError, MemoryError)
@@ -35,7 +37,7 @@ class DiskTier:
         self._kept = store.kept
         self._costs = costs
         self._block_size = block_size
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         # What is to be done in this order: blocks to write, with their slots, pinned; uses to note, without.
         self._queue: dict[tuple[BlockName, int | None], None] = {}
         self._excess: dict[BlockName, int] = {}  # what an earlier start has left beyond this one's limit
@@ -57,14 +59,27 @@ class DiskTier:
 
     async def open(self) -> None:
         """Find what is there, where there is to be a disk."""
-        if self._store.has_disk:
-            try:
-                self._store.threads.start()
-            except CacheError as exc:
-                self._off(exc)
-            else:
-                await self._open_folder()
+        await self._try_open()
         self._store.is_settled.set()
+
+    async def open_again(self) -> None:
+        """Try again now and then, until what was not to be had is: who has the folder may leave it."""
+        delay_s = _AGAIN_S
+        while self._store.has_disk and self._store.folder is None:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _MOST_AGAIN_S)
+            if not self._num_stuck:
+                await self._try_open()
+
+    async def _try_open(self) -> None:
+        if not self._store.has_disk:
+            return
+        try:
+            self._store.threads.start()
+        except CacheError as exc:
+            self._off(exc)
+        else:
+            await self._open_folder()
 
     async def _open_folder(self) -> None:
         opening = self._store.threads.begin(_OPENING, self._store.open_disk)
@@ -80,20 +95,35 @@ class DiskTier:
         except _EXPECTED as exc:
             self._off(exc)
         else:
-            self._kept.find_on_disk(found)
             self._store.counters.disk = "on"
-            self._excess = self._kept.make_room_on_disk(0) or {}
-            self.wake.set()
+            self._find(found)
+
+    def _find(self, found: Mapping[BlockName, int]) -> None:
+        self._kept.find_on_disk(found)
+        self._excess = self._kept.make_room_on_disk(0) or {}
+        self.wake.set()
 
     def _off(self, error: BaseException) -> None:
-        self._store.counters.disk = f"off: {_reason(error)}"
-        self._store.failed(_OPENING, _reason(error))
+        before, self._store.counters.disk = self._store.counters.disk, f"off: {_reason(error)}"
+        if self._store.counters.disk != before:  # the same again is no other failure
+            self._store.failed(_OPENING, _reason(error))
+
+    def _find_anew(self, folder: DiskFolder) -> None:
+        """Forget what was in a folder that somebody took away."""
+        found = folder.found_anew()
+        if found is not None:
+            self._leaving = {}
+            self._find(found)
+            self._store.failed("keeping the disk's folder", "it was taken away, and made anew")
 
     def offer(self, name: BlockName, num_blocks: int = 1) -> None:
         """Have a block written that is in a slot, if that may be read back faster than it is computed.
 
-        A state of fixed size is computed with all blocks of its text, `num_blocks`.
+        A state of fixed size is computed with all blocks of its text, `num_blocks`. One that waits already is used.
         """
+        if (name, self._kept.slots[name.group].find(name.key)) in self._queue:
+            self.use([name])
+            return
         is_wanted = self._costs.disk_pays(num_blocks * self._block_size, self._kept.block_nbytes[name.group])
         if is_wanted and self.takes_blocks and not self._kept.is_on_disk(name):
             self._queue[name, self._kept.await_writing(name)] = None
@@ -153,6 +183,7 @@ class DiskTier:
         folder = self._store.folder
         if names and self.is_on and folder is not None:
             await self._wait([self._store.threads.begin("noting the use of blocks", partial(folder.used, names))])
+            self._find_anew(folder)
 
     def _begin_write(self, name: BlockName, slot: int) -> asyncio.Future[int] | None:
         """Have a thread write a block, and remove others for it; None where there is no room for it."""
@@ -174,6 +205,8 @@ class DiskTier:
         return self._store.threads.begin(_WRITING, write)
 
     def _end_write(self, name: BlockName, written: asyncio.Future[int]) -> None:
+        assert self._store.folder is not None, "it was written there"
+        self._find_anew(self._store.folder)
         try:
             nbytes = written.result()
         except _EXPECTED as exc:
@@ -184,18 +217,23 @@ class DiskTier:
             self._kept.add_to_disk(name, nbytes)
             self._store.counters.written_blocks += 1
 
-    async def read(self, wanted: Sequence[tuple[BlockName, int]]) -> bool:
-        """Read blocks into slots, which are pinned; returns whether all have come. Those that have are known."""
+    async def read(self, wanted: Sequence[tuple[BlockName, int]], until_s: float) -> bool:
+        """Read blocks into slots, which are pinned; returns whether all have come. Those that have are known.
+
+        What has not come by the monotonic clock's `until_s` is given up, and not begun any more.
+        """
         folder = self._store.folder
         assert folder is not None, "the disk is on"
         started, nbytes, have_all_come = time.perf_counter(), 0, True
-        reads = {}
+        reads, given_up = {}, Event()
         for name, slot in wanted:
-            reads[self._store.threads.begin(_READING, partial(self._read, folder, name, slot))] = name, slot
+            reading = partial(self._read, folder, name, slot, given_up)
+            reads[self._store.threads.begin(_READING, reading)] = name, slot
             self._kept.slots[name.group].pin(slot)
         for future, (name, slot) in reads.items():
             future.add_done_callback(partial(self._release, name.group, slot))
-        await self._wait(list(reads))
+        await self._wait_for_reads(list(reads), until_s)
+        given_up.set()
         for future, (name, slot) in reads.items():
             if not future.done():
                 have_all_come = False
@@ -215,16 +253,39 @@ class DiskTier:
         self._costs.read.observe(nbytes, time.perf_counter() - started)
         return have_all_come
 
-    def _read(self, folder: DiskFolder, name: BlockName, slot: int) -> None:
+    def _read(self, folder: DiskFolder, name: BlockName, slot: int, given_up: Event) -> None:
+        if given_up.is_set():
+            return
         data = memoryview(bytearray(self._kept.block_nbytes[name.group]))
         folder.read(name, data)
         self._store.slots.copy_in(name.group, slot, data)
 
     async def _wait(self, futures: Sequence[asyncio.Future[T]]) -> None:
         """Wait with patience; what takes longer keeps the disk off until it is done."""
-        _, pending = await asyncio.wait(futures, timeout=self._patience_s)
+        await asyncio.wait(futures, timeout=self.patience_s)
+        self._stick(futures)
+
+    async def _wait_for_reads(self, reads: Sequence[asyncio.Future[T]], until_s: float) -> None:
+        """Wait as long as some come, until `until_s`; what a disk has not read long behind that keeps it off, too."""
+        pending, since_s = set(reads), time.monotonic()
+        while pending:
+            left_s = until_s - time.monotonic()
+            done, pending = await asyncio.wait(pending, timeout=max(min(left_s, self.patience_s), 0.0))
+            if done:
+                since_s = time.monotonic()
+            silent_s = time.monotonic() - since_s
+            if silent_s >= self.patience_s:
+                self._stick(reads)
+                return
+            if time.monotonic() >= until_s:
+                asyncio.get_running_loop().call_later(self.patience_s - silent_s, self._stick, reads)
+                return
+
+    def _stick(self, futures: Sequence[asyncio.Future[T]]) -> None:
+        """Keep the disk off until what is not done yet is done."""
+        pending = [future for future in futures if not future.done()]
         if pending:
-            problem = f"no answer within {self._patience_s:g} s"
+            problem = f"no answer within {self.patience_s:g} s"
             self._store.failed("waiting for the disk", problem)
             self._store.counters.disk = f"off: {problem}"
         for future in pending:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import wait_to_end
 from unicorn_async.errors import CacheError, DeviceError, OutOfMemoryError
 from unicorn_async.kv_store.disk_tier import DiskTier
+from unicorn_async.kv_store.restore_pace import RestorePace
 from unicorn_async.scheduler.kept_prefixes import MOST_COPIES, BlockCopy
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class BlockKeeper:
             await self._opened.wait()  # a load is not to share its disk, nor its memory
             await self.disk.open()
             async with asyncio.TaskGroup() as group:
+                group.create_task(self.disk.open_again(), name="open the disk's folder")
                 group.create_task(self._save_all(), name="save blocks")
                 group.create_task(self._write_all(), name="write blocks")
                 group.create_task(self._restore_all(), name="restore blocks")
@@ -93,11 +97,11 @@ class BlockKeeper:
         """Copy some blocks to the host; returns whether there were any."""
         if not self._in_copy:
             await self._grow()
-            copies, used = self._prefixes.take_released(_COPY_BYTES, wants_disk=self.disk.takes_blocks)
-            self._note_use(used)
+            copies, used, unwritten = self._prefixes.take_released(_COPY_BYTES, wants_disk=self.disk.takes_blocks)
+            self._note_left(used, unwritten)
             if not copies or not self._submit(self._store.saving, copies):
                 self._release(copies)
-                return False
+                return bool(unwritten)
             self._in_copy = copies
         await self._store.saving.done()
         copies, self._in_copy = self._in_copy, []
@@ -154,17 +158,43 @@ class BlockKeeper:
             self._note_use(names)
 
     async def _restore_parts(self, restore: Restore) -> bool:
+        pace = RestorePace(self._prefixes.costs, restore.num_tokens, self.disk.patience_s)
         while restore.lacking and not restore.is_cancelled:
             copies, to_read = self._next_part(restore)
             if not copies:
                 return False
-            have_come = not to_read or await self.disk.read(to_read)
-            if have_come and not restore.is_cancelled:
-                have_come = await self._copy_back(copies)
+            have_come = not to_read or await self._read(to_read, pace)
+            come = copies if have_come else list(takewhile(self._is_in_slot, copies))
+            if come and not restore.is_cancelled:
+                have_come &= await self._copy_back(come)
             self._release(copies)
+            if to_read and not restore.is_cancelled and self._is_too_slow(restore, pace, have_come=have_come):
+                pace.give_up(self._kept.block_nbytes[to_read[0][0].group])
+                self._prefixes.compute_rest(restore)
+                return False
             if not have_come:
                 return False
         return True
+
+    async def _read(self, to_read: list[tuple[BlockName, int]], pace: RestorePace) -> bool:
+        """Read blocks into their slots as long as there is patience; returns whether all have come."""
+        started_s = time.monotonic()
+        have_come = await self.disk.read(to_read, pace.until_s)
+        come = [name.group for name, slot in to_read if self._kept.slots[name.group].find(name.key) == slot]
+        pace.note(sum(map(self._kept.block_nbytes.__getitem__, come)), time.monotonic() - started_s)
+        return have_come
+
+    def _is_in_slot(self, copy: BlockCopy) -> bool:
+        return self._kept.slots[copy.name.group].find(copy.name.key) == copy.slot
+
+    def _is_too_slow(self, restore: Restore, pace: RestorePace, *, have_come: bool) -> bool:
+        """Whether the rest is computed before the disk has read it; what has failed may be tried once more."""
+        if not have_come or not restore.lacking:
+            return not have_come and pace.is_over
+        sizes = [(name, self._kept.block_nbytes[name.group]) for name, _ in restore.lacking]
+        from_disk = sum(nbytes for name, nbytes in sizes if not self._kept.is_in_slot(name.group, name.key))
+        nbytes = sum(nbytes for _, nbytes in sizes)
+        return not pace.pays_to_go_on(self._prefixes.tokens_left(restore), nbytes, from_disk)
 
     async def _copy_back(self, copies: list[BlockCopy]) -> bool:
         """Copy blocks to the device, whose next steps find them there; returns whether that could be submitted."""
@@ -190,6 +220,17 @@ class BlockKeeper:
         """Note that blocks were used, the last of their text first."""
         self._kept.use_in_slots(names)
         self.disk.use(names)
+
+    def _note_left(self, used: list[BlockName], unwritten: list[BlockCopy]) -> None:
+        """Note that blocks were used, and have those of them written that the disk lacks, in this order."""
+        self._kept.use_in_slots(used)
+        lacking = {copy.name: copy.num_blocks for copy in unwritten}
+        for name in used:
+            if name in lacking:
+                self.disk.offer(name, lacking[name])
+            else:
+                self.disk.use([name])
+        self._release(unwritten)
 
     def _release(self, copies: list[BlockCopy]) -> None:
         for copy in copies:

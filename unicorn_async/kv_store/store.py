@@ -19,7 +19,7 @@ from unicorn_async.memory.kv_plan import PASSING_BYTES
 from unicorn_async.scheduler.kept_blocks import KeptBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from unicorn_async.config import EngineConfig
@@ -62,6 +62,19 @@ def _asked(options: EngineConfig) -> str:
     return "kv_disk_bytes" if options.kv_host_bytes is None else "kv_host_bytes"
 
 
+def check_disk(block_nbytes: Sequence[int], disk_bytes: int) -> None:
+    """Refuse a disk that has no room for the least that a sequence begins with.
+
+    Raises:
+        ConfigError: not even one block of each group fits, or a state of fixed size.
+    """
+    least = sum(file_nbytes(nbytes) for nbytes in block_nbytes if nbytes)
+    if disk_bytes < least:
+        raise ConfigError(
+            f"kv_disk_bytes: the least that is kept of this model has {least:,} bytes, got {disk_bytes:,}"
+        )
+
+
 class KVStore:
     """Closed when no step and no keeper runs any more.
 
@@ -97,6 +110,12 @@ class KVStore:
     def nbytes(self) -> int:
         """Size of the host's memory that is allocated."""
         return self.slots.nbytes
+
+    @property
+    def outages(self) -> dict[str, str]:
+        """Why the disk can't be had now, as `kv_disk`, if there is to be one."""
+        _, _, reason = self.counters.disk.partition(": ")
+        return {"kv_disk": reason} if self.has_disk and reason else {}
 
     def open_disk(self) -> dict[BlockName, int]:
         """Open the disk's folder, which blocks; returns what is there.

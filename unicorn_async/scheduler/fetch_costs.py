@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from statistics import median_low
 
 _KEPT = 9  # measurements of each kind
 _TRIED_AGAIN_AFTER = 32  # times that it did not pay
+_PATIENCE = 1.5  # times what computing takes
+_LEAST_PATIENCE_S = 1.0  # less is no matter to anybody, and a disk may have been asleep
 
 
 class _Rate:
@@ -19,9 +21,14 @@ class _Rate:
         if count > 0 and seconds > 0:
             self._each.append(seconds / count)
 
+    def begin_anew(self, count: int, seconds: float) -> None:
+        """Go by this measurement, whatever there was before."""
+        self._each.clear()
+        self.observe(count, seconds)
+
     @property
     def each_s(self) -> float:
-        return median(self._each) if self._each else 0.0
+        return median_low(self._each) if self._each else 0.0
 
 
 class FetchCosts:
@@ -48,6 +55,15 @@ class FetchCosts:
             return True
         self._num_refused += 1
         return self._num_refused % _TRIED_AGAIN_AFTER == 0
+
+    def patience_s(self, num_tokens: int) -> float | None:
+        """Return how long to wait for what computes as so many tokens; None where nothing was computed yet."""
+        return max(_PATIENCE * self.compute_s(num_tokens), _LEAST_PATIENCE_S) if self.computed.each_s else None
+
+    def pays_to_go_on(self, num_tokens: int, nbytes: int, read_s: float) -> bool:
+        """Whether to wait for the rest, so many bytes for so many tokens, that the disk is to take `read_s` for."""
+        rest_s, compute_s = nbytes * self.copied.each_s + read_s, self.compute_s(num_tokens)
+        return not compute_s or rest_s <= max(compute_s, _LEAST_PATIENCE_S)
 
     def disk_pays(self, num_tokens: int, nbytes: int) -> bool:
         """Whether a block of so many tokens would be read faster than computed, as far as that is known."""

@@ -134,6 +134,10 @@ class KeptBlocks:
         """Whether the host's memory has a block."""
         return self.slots[group].find(key) is not None
 
+    def is_in_slot_alone(self, group: int, key: bytes) -> bool:
+        """Whether the host's memory has a block, and the disk does not."""
+        return self.is_in_slot(group, key) and BlockName(group, key) not in self._on_disk
+
     def is_on_disk(self, name: BlockName) -> bool:
         """Whether the disk has a block."""
         return name in self._on_disk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.scheduler.fetch_costs import FetchCosts
@@ -35,20 +35,30 @@ class BlockCopy(NamedTuple):
 class Released(NamedTuple):
     """What is to be copied to the host, and which blocks that are elsewhere already were used until now.
 
-    In either the last ones of a text come first; those that were used are to be noted before the copies are made.
+    In either the last ones of a text come first; those that were used are to be noted before the copies are made. Of
+    these the `unwritten` are in slots, which are pinned, too, and not on the disk.
     """
 
     copies: list[BlockCopy]
     used: list[BlockName]
+    unwritten: list[BlockCopy]
 
 
 @dataclass(slots=True, eq=False)
 class Restore:
-    """Blocks that a sequence waits for, in the order of its text; `is_cancelled` when it does not any more."""
+    """Blocks that a sequence waits for, in the order of its text; `is_cancelled` when it does not any more.
+
+    `num_tokens` are those that are computed where nothing comes back.
+    """
 
     sequence: Sequence
     lacking: deque[tuple[BlockName, int]]  # names, and blocks of the device that are theirs
+    num_tokens: int
+    num_lacking: int = field(init=False)  # at first
     is_cancelled: bool = False
+
+    def __post_init__(self) -> None:
+        self.num_lacking = len(self.lacking)
 
 
 class KeptPrefixes(Prefixes):
@@ -96,7 +106,7 @@ class KeptPrefixes(Prefixes):
         lacking = self._blocks.claim(sequence, found)
         self._begin_behind(sequence, found)
         if lacking:
-            self._wait(sequence, deque(lacking), here)
+            self._wait(sequence, deque(lacking), here, here)
             return
         self._count(sequence)
         self._announce(sequence, found)
@@ -111,6 +121,14 @@ class KeptPrefixes(Prefixes):
         if not restore.is_cancelled:
             self._forget(restore.sequence)
             self._count(restore.sequence)
+
+    def tokens_left(self, restore: Restore) -> int:
+        """Return about how many tokens are computed where no more of a sequence's blocks come back."""
+        return restore.num_tokens * len(restore.lacking) // restore.num_lacking
+
+    def compute_rest(self, restore: Restore) -> None:
+        """Have nothing more be brought back to a sequence that is to begin anew: that takes too long."""
+        restore.sequence.num_restores = _MOST_TRIES
 
     def commit(self, kept: Iterable[KeptState]) -> None:
         """See `Prefixes`."""
@@ -130,31 +148,37 @@ class KeptPrefixes(Prefixes):
     def take_released(self, most_nbytes: int, *, wants_disk: bool) -> Released:
         """Return what is to be copied to the host of blocks that nobody has, and the slots, pinned, for it.
 
-        A block that is elsewhere already waits for those behind it in its text, which are to be copied first. One that
-        others use yet is to be copied for the disk alone: it may have users until the process ends, however that is.
+        A block that is elsewhere already waits for those behind it in its text, which are to be copied first; if it is
+        in a slot, and the disk lacks it, since it was full, say, it is to be written, as others are. One that others
+        use yet is to be copied for the disk alone: it may have users until the process ends, however that is.
         """
         copies: list[BlockCopy] = []
         used: list[BlockName] = []
+        unwritten: list[BlockCopy] = []
+        has_room = self.kept.has_room_to_write
         for group, pool in enumerate(self._blocks.pools):
             slots, nbytes, before = self.kept.slots[group], self.kept.block_nbytes[group], len(copies)
+            behind = len(unwritten)
             while most_nbytes > 0 and len(copies) < MOST_COPIES:
                 released = pool.first_released()
                 if released is None:
                     break
                 block, key = released
-                num_coming = len(copies) - before
                 if self.kept.knows(group, key):
-                    if num_coming:
+                    lacks_file = wants_disk and self.kept.is_in_slot_alone(group, key)
+                    if len(copies) > before or (lacks_file and not has_room(group, len(unwritten) - behind)):
                         break
                     pool.forget_released(block)
                     used.append(BlockName(group, key))
+                    if lacks_file:
+                        unwritten.append(BlockCopy(used[-1], block, slots.hold(key)))
                     continue
                 if pool.is_used(key):  # and noted once more when it is not
                     pool.forget_released(block)
                     if wants_disk:
                         pool.note_shared(block, self._num_steps)
                     continue
-                if wants_disk and not self.kept.has_room_to_write(group, num_coming):
+                if wants_disk and not has_room(group, len(copies) - before + len(unwritten) - behind):
                     break
                 slot = slots.take()
                 if slot is None:
@@ -163,11 +187,12 @@ class KeptPrefixes(Prefixes):
                 copies.append(BlockCopy(BlockName(group, key), block, slot))
                 most_nbytes -= nbytes
             if wants_disk:
-                most_nbytes -= nbytes * self._take_shared(group, most_nbytes, copies, before)
-        return Released(copies, used)
+                num_waiting = len(copies) - before + len(unwritten) - behind
+                most_nbytes -= nbytes * self._take_shared(group, most_nbytes, copies, num_waiting)
+        return Released(copies, used, unwritten)
 
-    def _take_shared(self, group: int, most_nbytes: int, copies: list[BlockCopy], before: int) -> int:
-        """Add to copies, of which so many are other groups', what is in use; returns how many there are more.
+    def _take_shared(self, group: int, most_nbytes: int, copies: list[BlockCopy], num_waiting: int) -> int:
+        """Add to copies what is in use, behind so many that wait for the disk; returns how many there are more.
 
         Steps that were scheduled when a block was noted may be to write it yet, and not be submitted, until they are
         committed.
@@ -179,7 +204,8 @@ class KeptPrefixes(Prefixes):
                 break
             block, key, _ = shared
             if not self.kept.knows(group, key):
-                slot = slots.take() if self.kept.has_room_to_write(group, len(copies) - before) else None
+                num_coming = num_waiting + len(copies) - count
+                slot = slots.take() if self.kept.has_room_to_write(group, num_coming) else None
                 if slot is None:
                     break
                 copies.append(BlockCopy(BlockName(group, key), block, slot))
@@ -191,11 +217,14 @@ class KeptPrefixes(Prefixes):
         """Return how many blocks a sequence can begin behind with what is kept."""
         return self._blocks.find(sequence, self._most(sequence), self._anywhere)
 
-    def _wait(self, sequence: Sequence, lacking: deque[tuple[BlockName, int]], here: int) -> None:
-        """Have a sequence wait for what it lacks, which has its places; its blocks from `here` on are to come."""
+    def _wait(self, sequence: Sequence, lacking: deque[tuple[BlockName, int]], here: int, begun: int) -> None:
+        """Have a sequence wait for what it lacks, which has its places; its blocks from `here` on are to come.
+
+        Without them it would be computed from behind the first `begun` on.
+        """
         sequence.is_restoring = True
         sequence.num_restores += 1
-        restore = Restore(sequence, lacking)
+        restore = Restore(sequence, lacking, sequence.num_found - begun * self._blocks.block_size)
         names = [name for name, _ in reversed(lacking)]
         self.kept.use_in_slots(names)  # others need room before their turn comes
         self.kept.use_on_disk(names)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.scheduler.block_manager import BlockManager
     from unicorn_async.scheduler.kept_blocks import KeptBlocks
+    from unicorn_async.scheduler.kept_prefixes import Restore
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.scheduler.state_copies import StateCopies
 
@@ -53,6 +54,7 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
             StatePrefixes.begin(self, sequence, found)
             return
         here = self._blocks.find(sequence, found)
+        begun = self._last_copied(sequence, here)
         lacking = self._without_empty(self._blocks.claim(sequence, found))
         self._begin_behind(sequence, found)
         key = keys[found - 1]
@@ -62,7 +64,7 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         else:
             self._rows[sequence] = key, row
             lacking.append((BlockName(self._group, key), row))
-        self._wait(sequence, lacking, here)
+        self._wait(sequence, lacking, here, begun)
         self._plan_end(sequence, keys, found)
 
     def cut(self, sequence: Sequence, count: int) -> int:
@@ -84,7 +86,12 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
             del self._rows[sequence]
             self._copies.keep(copy.block, copy.name.key)
             self._await(sequence, copy.name.key)
+            self._note(copy.name.key, sequence.num_found // self._blocks.block_size)
         super().arrive(blocks)
+
+    def tokens_left(self, restore: Restore) -> int:
+        """See `KeptPrefixes`; without the state, which comes last, blocks are of no use."""
+        return restore.num_tokens if restore.sequence in self._rows else super().tokens_left(restore)
 
     def leave(self, sequence: Sequence) -> None:
         """See `Prefixes`."""
@@ -100,19 +107,24 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
         states = self._take_state(wants_disk=wants_disk)
         least, nbytes = most_nbytes // 2, self.kept.block_nbytes[self._group] * len(states.copies)
         blocks = super().take_released(max(most_nbytes - nbytes, least), wants_disk=wants_disk)
-        return Released(states.copies + blocks.copies, states.used + blocks.used)
+        return Released(states.copies + blocks.copies, states.used + blocks.used, states.unwritten + blocks.unwritten)
 
     def _take_state(self, *, wants_disk: bool) -> Released:
         group, of_answers = self._group, set(self._of_answers.values())
         used: list[BlockName] = []
+        unwritten: list[BlockCopy] = []
         if wants_disk and not self.kept.has_room_to_write(group):
-            return Released([], used)
+            return Released([], used, unwritten)
         for key, num_blocks in list(self._unsaved.items()):
             row = self._copies.row(key)
             is_elsewhere = self.kept.knows(group, key)
             if row is None or is_elsewhere:
                 self._forget_unsaved(key)
                 used += [BlockName(group, key)] if is_elsewhere else []
+                if wants_disk and self.kept.is_in_slot_alone(group, key):
+                    held = self.kept.slots[group].hold(key)
+                    unwritten.append(BlockCopy(used[-1], -1 if row is None else row, held, num_blocks))
+                    break  # one at a time
                 continue
             may_wait = self._copies.has_free and not (wants_disk and key in self._used_again)
             if key in of_answers or (may_wait and self._is_of_running(key, num_blocks)):
@@ -121,8 +133,8 @@ class KeptStatePrefixes(KeptPrefixes, StatePrefixes):
             if slot is None:
                 break
             self._forget_unsaved(key)
-            return Released([BlockCopy(BlockName(group, key), row, slot, num_blocks)], used)
-        return Released([], used)
+            return Released([BlockCopy(BlockName(group, key), row, slot, num_blocks)], used, unwritten)
+        return Released([], used, unwritten)
 
     def _note(self, key: bytes, num_blocks: int) -> None:
         if self._unsaved.pop(key, None) is not None:

@@ -33,7 +33,8 @@ def outages(state: ModelState, store: ArchiveState) -> dict[str, str]:
 
 
 def _model_outages(state: ModelState) -> dict[str, str]:
-    return state.model.engine.outages if state.model is not None else {}
+    model = state.model
+    return {} if model is None else {part: model.public_text(why) for part, why in model.engine.outages.items()}
 
 
 def _outage(state: ModelState) -> str | None:

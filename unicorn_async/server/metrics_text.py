@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-PARTS = ("tokenizer", "long_texts", "chat_template", "grammars", "store")  # of which there may be an outage
+PARTS = ("tokenizer", "long_texts", "chat_template", "grammars", "kv_disk", "store")  # of which there may be an outage
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _Sample = tuple["Mapping[str, str]", float]

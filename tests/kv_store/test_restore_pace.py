@@ -1,0 +1,36 @@
+"""What is learnt of a disk that was given up: its rate if something has come, and nothing of one that is silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from unicorn_async.kv_store.restore_pace import RestorePace
+from unicorn_async.scheduler.fetch_costs import FetchCosts
+
+
+@pytest.mark.parametrize(
+    ("come", "took_s", "each_s"),
+    [(100, 5.0, 0.05), (0, 5.0, 1e-6), (0, 10.0, 1e-6)],
+    ids=["slow", "asleep", "silent"],
+)
+def test_one_wait_in_which_nothing_came_does_not_count_against_what_was_measured(
+    come: int, took_s: float, each_s: float
+) -> None:
+    costs = FetchCosts()
+    for _ in range(2):
+        costs.read.observe(1000, 1e-3)
+    pace = RestorePace(costs, 100, 10.0)
+    pace.note(come, took_s)
+    pace.give_up(50)
+    assert costs.read.each_s == pytest.approx(each_s)
+
+
+@pytest.mark.parametrize(("took_s", "each_s"), [(5.0, 0.1), (10.0, 0.0)], ids=["slow", "silent"])
+def test_of_a_disk_that_was_never_measured_a_wait_for_nothing_counts_unless_it_is_silent(
+    took_s: float, each_s: float
+) -> None:
+    costs = FetchCosts()
+    pace = RestorePace(costs, 100, 10.0)
+    pace.note(0, took_s)
+    pace.give_up(50)
+    assert costs.read.each_s == each_s

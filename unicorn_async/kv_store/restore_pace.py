@@ -1,0 +1,50 @@
+"""How fast a disk brings a sequence's blocks back, and when computing them is the faster way after all."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unicorn_async.scheduler.fetch_costs import FetchCosts
+
+
+class RestorePace:
+    """One patience for all that a sequence waits for, and what the disk has read of it so far.
+
+    `num_tokens` would be computed without it; a disk that has not answered for `silent_s` is silent, and for so long
+    there is patience where nobody knows how long computing takes.
+    """
+
+    def __init__(self, costs: FetchCosts, num_tokens: int, silent_s: float) -> None:
+        self._costs = costs
+        self._silent_s = silent_s
+        patience_s = costs.patience_s(num_tokens)
+        self.until_s = time.monotonic() + (silent_s if patience_s is None else patience_s)  # of the monotonic clock
+        self._nbytes = 0
+        self._read_s = 0.0
+
+    def note(self, nbytes: int, read_s: float) -> None:
+        """Note that so many bytes have come."""
+        self._nbytes += nbytes
+        self._read_s += read_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the patience has ended."""
+        return time.monotonic() >= self.until_s
+
+    def pays_to_go_on(self, num_tokens: int, nbytes: int, disk_nbytes: int) -> bool:
+        """Whether to wait for so many bytes more, a part of them from the disk, and not to compute so many tokens."""
+        read_s = disk_nbytes * self._read_s / max(self._nbytes, 1)
+        return not self.is_over and self._costs.pays_to_go_on(num_tokens, nbytes, read_s)
+
+    def give_up(self, nbytes: int) -> None:
+        """Have others go by what the disk took.
+
+        Where not even a block of `nbytes` has come, it may be asleep, which says little, or silent, which says nothing.
+        """
+        if self._nbytes:
+            self._costs.read.begin_anew(self._nbytes, self._read_s)
+        elif self._read_s < self._silent_s:
+            self._costs.read.observe(nbytes, self._read_s)
