@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from unicorn_async.checkpoint.gguf.plain_strings import SEPARATOR, PlainStrings
+from unicorn_async.engine import draft_files
 from unicorn_async.engine.draft_files import token_texts
 from unicorn_async.engine.drafter import Drafter
 from unicorn_async.errors import (
@@ -280,3 +282,28 @@ def test_a_large_vocabulary_of_a_gguf_file_is_told_as_a_small_one_is() -> None:
     for wrong in (None, "text", 7):
         with pytest.raises(TokenizerError, match="tokens: expected a list of texts"):
             token_texts({"tokenizer.ggml.tokens": wrong})
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "where"),
+    [
+        ("abcd", "abcd", None),
+        ("abc", "abcde", None),  # an image's tokens, say, or padding, at the end of one
+        ("abcde", "abc", None),
+        ("abxd", "abcd", 2),
+        ("ab d", "abcd", 2),
+        ("", "abcd", 0),
+    ],
+)
+def test_a_draft_s_vocabulary_may_end_elsewhere_and_is_the_same_up_to_there(
+    monkeypatch: pytest.MonkeyPatch, own: str, wanted: str, where: int | None
+) -> None:
+    monkeypatch.setattr(
+        draft_files, "token_texts", lambda text: {at: token for at, token in enumerate(text) if token != " "}
+    )
+    draft, target = (SimpleNamespace(name=name, tokenizer_source=text) for name, text in (("d", own), ("t", wanted)))
+    if where is None:
+        draft_files.check_vocabularies(draft, target)
+        return
+    with pytest.raises(ConfigError, match=f"draft d: its vocabulary is not that of t: .* token {where} is"):
+        draft_files.check_vocabularies(draft, target)

@@ -18,7 +18,7 @@ from unicorn_async.scheduler.sequence import PENDING, Sequence
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch
 
-BLOCK, MAX_SAMPLED, MAX_BATCHED = 4, 16, 7
+BLOCK, MAX_SAMPLED, MAX_BATCHED, VOCABULARY = 4, 16, 7, 10
 
 
 class ToyDraft:
@@ -90,6 +90,7 @@ def made_book(
         max_num_batched_tokens=max_batched,
         max_sampled=MAX_SAMPLED,
         max_context=max_context,
+        vocab_size=VOCABULARY,
         shares_prefixes=shares,
         takes_masks=takes_masks,
         num_spare_states=num_spares,
@@ -125,7 +126,7 @@ def test_every_step_finds_what_it_reads_and_everything_is_given_back(seed: int) 
         book.follow(running)
         lags = {sequence: book.lag(sequence) for sequence in running}
         behind = next((sequence for sequence, lag in lags.items() if lag), None)
-        if behind is not None and (step := book.catch_up(behind)) is not None:
+        if behind is not None and (step := book.catch_up([behind])) is not None:
             toy.run(step)
         draft(book, toy, {one: random.randint(1, 5) for one, lag in lags.items() if lag == 0 and random.random() < 0.8})
         for sequence in running:
@@ -163,7 +164,7 @@ def test_a_draft_begun_again_for_more_sequences_has_no_more_tokens_than_their_st
     assert [book.lag(sequence) for sequence in (first, *others)] == [0, 0, 0]
     assert list(book.begin({first: 1, others[0]: 1, others[1]: 1})) == others
     assert book.lag(first) == 4
-    assert book.catch_up(first) is not None
+    assert book.catch_up([first]) is not None
     assert book.lag(first) == 0
 
 
@@ -202,3 +203,26 @@ def test_a_mask_that_is_known_is_the_first_drafted_token_s_alone() -> None:
         counts = book.begin({sequence: 2})
         masks = [{item.sequence.mask for item in book.step(counts, number).scheduled} for number in range(2)]
         assert masks == [{b"mask" if takes_masks else None}, {None}]
+
+
+def test_copies_catch_up_together_as_far_as_a_step_has_room() -> None:
+    book = made_book((BlockGroup(0, 50),), max_batched=40)
+    behind = [Sequence("r", (number,) * 30, SamplingParams(), seed=0, cache_salt=str(number)) for number in range(3)]
+    assert [book.lag(sequence) for sequence in behind] == [21] * 3
+    batch = book.catch_up(behind)
+    assert batch is not None and [part.num_tokens for part in batch.scheduled] == [29, 11]
+    assert [book.lag(sequence) for sequence in behind] == [0, 10, 21]
+    batch = book.catch_up(behind[1:])
+    assert batch is not None and [part.start for part in batch.scheduled] == [11, 0]
+
+
+def test_a_sequence_with_a_token_that_a_draft_model_has_not_gets_no_drafts() -> None:
+    book = made_book((BlockGroup(0, 50),))
+    asks, gets, begins = (Sequence("r", ids, SamplingParams(), seed=0) for ids in ((1, VOCABULARY), (1, 2), (3, 4)))
+    assert [book.lag(sequence) for sequence in (asks, gets, begins)] == [None, 0, 0]
+    gets.output_ids.append(VOCABULARY)
+    book.follow([asks, gets, begins])
+    assert book.lag(gets) is None
+    begins.output_ids.append(VOCABULARY + 5)  # seen between the wish and the draft
+    assert book.begin({begins: 2}) == {}
+    assert len(book) == 0 and book.blocks_used == 0

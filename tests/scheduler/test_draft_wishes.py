@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unicorn_async.sampling_params import SamplingParams
-from unicorn_async.scheduler.draft_wishes import DraftRates, wished_drafts
+from unicorn_async.scheduler.draft_wishes import GAIN_BEHIND, LEAST_GAIN, DraftRates, wished_drafts
 from unicorn_async.scheduler.sequence import Sequence
 
 from .test_step_costs import FLAT, STEEP, costs_of
@@ -119,3 +119,20 @@ def test_a_wait_before_a_draft_makes_few_tokens_not_worth_it_and_many_as_before(
 
     assert 0 < counts(0.8, 0.0) <= counts(0.8, 0.3)  # a wait is worth more tokens
     assert counts(0.3, 0.0) > 0 == counts(0.3, 2.0)
+
+
+def test_more_has_to_be_gained_where_a_draft_model_has_to_catch_up_first() -> None:
+    (sequence,) = known = sequences(1)
+    gains = [
+        wished_drafts(
+            {sequence: 0.5},
+            dict.fromkeys(known, 15),
+            costs_of(FLAT),
+            0.3,
+            num_decodes=1,
+            room=16,
+            least_gain=least_gain,
+        )
+        for least_gain in (LEAST_GAIN, GAIN_BEHIND)
+    ]
+    assert gains[0] and not gains[1]

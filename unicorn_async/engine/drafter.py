@@ -101,7 +101,7 @@ class Drafter:
         self._book.follow(running)
         behind = speculation.wish_drafts(running, self._scheduler.num_waiting, self._book.lag)
         if behind:
-            batch = self._book.catch_up(behind[0])
+            batch = self._book.catch_up(behind)
             if batch is not None:
                 await (await self._submitted(batch)).result()
         wanted = {sequence: sequence.draft_count for sequence in running if sequence.awaits_draft}
@@ -176,6 +176,7 @@ class Drafter:
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_sampled=options.max_sampled,
             max_context=model.memory_plan.kv.max_context,
+            vocab_size=model.files.config.vocab_size,
             shares_prefixes=options.prefix_cache,
             takes_masks=model.files.config.vocab_size == self._vocab_size,
             num_spare_states=states.num_spare if states.nbytes else None,

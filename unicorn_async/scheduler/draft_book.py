@@ -51,13 +51,15 @@ class DraftBook:
         max_num_batched_tokens: int,
         max_sampled: int,
         max_context: int,
+        vocab_size: int,
         shares_prefixes: bool,
         takes_masks: bool = True,
         num_spare_states: int | None = None,
     ) -> None:
         """There are no blocks yet: `add_blocks` brings them. Masks are taken by a model of as many logits.
 
-        A draft's first step has up to `max_sampled` positions, of all copies together. `num_spare_states` is None where
+        A draft's first step has up to `max_sampled` positions, of all copies together. Sequences with tokens of
+        `vocab_size` and more, which the draft model has not, get no drafts. `num_spare_states` is None where
         no layer has a state.
         """
         assert num_spare_states is None or not shares_prefixes, "no copy has another one's state"
@@ -66,6 +68,7 @@ class DraftBook:
         self._most_first = min(max_sampled, max_num_batched_tokens)  # positions of a draft's first step
         self._few = _FEW  # of each copy, with as many as there are now
         self._max_context = max_context
+        self._vocab_size = vocab_size
         self._shares = shares_prefixes
         self._takes_masks = takes_masks
         self._states = None if num_spare_states is None else DraftStates(max_num_seqs, num_spare_states)
@@ -93,8 +96,9 @@ class DraftBook:
         self._refused &= alive
         for sequence in [one for one in self._copies if one not in alive]:
             self._forget(sequence)
-        for sequence, copy in self._copies.items():
-            self._update(copy, sequence)
+        for sequence, copy in list(self._copies.items()):
+            if not self._update(copy, sequence):
+                self._refuse(sequence)
 
     def lag(self, sequence: Sequence) -> int | None:
         """Return how many tokens the draft model has yet to compute before a draft, or None where there can't be one.
@@ -110,38 +114,49 @@ class DraftBook:
         if copy is None:
             if not self._free_states:
                 return None
+            if not self._knows(sequence.prompt_ids) or not self._knows(sequence.output_ids):
+                self._refuse(sequence)
+                return None
             copy = self._copies[sequence] = self._made(sequence)
             if self._blocks.room(copy.sequence) + copy.sequence.num_scheduled < copy.sequence.num_seen + MAX_PROPOSED:
                 self._refuse(sequence)
                 return None
         return max(copy.sequence.num_seen - copy.sequence.num_computed - 1 - self._few, 0)
 
-    def catch_up(self, sequence: Sequence) -> Batch | None:
-        """Return a step that computes some of what a copy lacks; None where there are no blocks for it."""
-        copy = self._copies[sequence].sequence
-        start = copy.num_computed
-        self._trim(copy)
-        count = min(copy.num_seen - start - 1, self._max_num_batched_tokens, self._blocks.room(copy))
-        if count <= 0:
-            self._refuse(sequence)
-            return None
-        self._blocks.grow(copy, start + count)
-        row, given = -1, []
-        if self._states is not None:
-            row = self._states.stay(copy, start + count)
-            given = [GivenState(copy, row)]
-        part = ScheduledSequence(
-            copy, start, count, copy.token_ids(start, count), False, is_decode=False, state_row=row
-        )
-        self._computed(copy, start + count)
-        return self._batch([part], given)
+    def catch_up(self, sequences: Iterable[Sequence]) -> Batch | None:
+        """Return a step that computes some of what copies lack; None where there are no blocks for any of it."""
+        parts: list[ScheduledSequence] = []
+        given: list[GivenState] = []
+        left = self._max_num_batched_tokens
+        for sequence in sequences:
+            copy = self._copies[sequence].sequence
+            start = copy.num_computed
+            self._trim(copy)
+            count = min(copy.num_seen - start - 1, left, self._blocks.room(copy))
+            if not left:
+                break
+            if count <= 0:
+                self._refuse(sequence)
+                continue
+            self._blocks.grow(copy, start + count)
+            row = -1
+            if self._states is not None:
+                row = self._states.stay(copy, start + count)
+                given.append(GivenState(copy, row))
+            tokens = copy.token_ids(start, count)
+            parts.append(ScheduledSequence(copy, start, count, tokens, False, is_decode=False, state_row=row))
+            self._computed(copy, start + count)
+            left -= count
+        return self._batch(parts, given) if parts else None
 
     def begin(self, counts: Mapping[Sequence, int]) -> dict[Sequence, int]:
         """Return how many tokens are drafted to each sequence: fewer than wanted where blocks or the context end."""
         found: dict[Sequence, int] = {}
         for at, (sequence, count) in enumerate(counts.items()):
             copy = self._copies[sequence]
-            self._update(copy, sequence)
+            if not self._update(copy, sequence):
+                self._refuse(sequence)
+                continue
             copy.drafted.clear()
             copy.sequence.num_computed = min(copy.sequence.num_computed, copy.sequence.num_seen - 1)
             if self._states is not None:
@@ -226,11 +241,17 @@ class DraftBook:
             copy.num_found = copy.num_scheduled = copy.num_computed = found * self._blocks.block_size
         return _Copy(copy)
 
-    def _update(self, copy: _Copy, sequence: Sequence) -> None:
+    def _knows(self, tokens: Iterable[int]) -> bool:
+        return max(tokens, default=0) < self._vocab_size
+
+    def _update(self, copy: _Copy, sequence: Sequence) -> bool:
+        """Give a copy the tokens that the host has seen since; returns whether the draft model has them all."""
         own = copy.sequence
         new = sequence.output_ids[len(own.output_ids) :]
         if not new:
-            return
+            return True
+        if not self._knows(new):
+            return False
         right = 0
         for drafted, token in zip(copy.drafted[:-1], new, strict=False):  # the last was never computed
             if drafted != token:
@@ -243,6 +264,7 @@ class DraftBook:
         self._computed(own, computed)
         if self._states is not None:
             self._states.settle(own)
+        return True
 
     def _computed(self, own: Sequence, num_positions: int) -> None:
         own.num_computed = own.num_scheduled = num_positions

@@ -19,7 +19,8 @@ _FEW = 2  # with fewer a draft is taken to cost nothing, and so is tried
 _FORGOTTEN_AFTER = 512  # steps without a draft: what the first ones took may have been a compiler's time
 _DOUBTED_AFTER = 32  # the same of what the device waited beside, while few times are known
 _TRIED_AFTER = 64  # tokens without a draft, behind which one is worth a try by the share of all sequences
-_LEAST_GAIN = 1.05
+LEAST_GAIN = 1.05
+GAIN_BEHIND = 1.2  # that makes it worth for a draft model to catch up
 _TRIED_RATE = 0.5  # at least, of what is tried again
 
 
@@ -96,12 +97,13 @@ def wished_drafts(
     num_decodes: int,
     room: int,
     first_s: float | None = None,
+    least_gain: float = LEAST_GAIN,
 ) -> dict[Sequence, int]:
     """Return how many tokens to draft to each sequence of a step in which `num_decodes` decode, `room` in all at most.
 
     Of all tokens that may be drafted those come first that are likeliest to be right, as long as the step, with the
-    draft before it, brings more tokens a second: a draft takes as many steps as the longest of them has tokens, the
-    first of them `first_s` where that is something else.
+    draft before it, brings `least_gain` times the tokens a second or more: a draft takes as many steps as the longest
+    of them has tokens, the first of them `first_s` where that is something else.
     """
     without_s, more_s = costs.seconds(num_decodes), 0.0 if first_s is None else first_s - draft_step_s
     if not without_s:
@@ -115,7 +117,7 @@ def wished_drafts(
         ),
         reverse=True,
     )[:room]
-    best, chosen, tokens, num_steps = _LEAST_GAIN * num_decodes / without_s, 0, float(num_decodes), 0
+    best, chosen, tokens, num_steps = least_gain * num_decodes / without_s, 0, float(num_decodes), 0
     for count, (chance, number, _) in enumerate(chances, 1):
         tokens, num_steps = tokens + chance, max(num_steps, -number)
         draft_s = more_s + num_steps * draft_step_s

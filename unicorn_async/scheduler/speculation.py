@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import MAX_PREDICTED, MAX_PROPOSED, MAX_SPECULATING
 from unicorn_async.scheduler.batch import ScheduledSequence
-from unicorn_async.scheduler.draft_wishes import DraftRates, wished_drafts
+from unicorn_async.scheduler.draft_wishes import GAIN_BEHIND, LEAST_GAIN, DraftRates, wished_drafts
 from unicorn_async.scheduler.guided_proposer import GuidedProposer
 from unicorn_async.scheduler.prompt_lookup import PromptLookup
 from unicorn_async.scheduler.step_costs import expected_right
@@ -149,6 +149,7 @@ class Speculation:
             num_decodes=len(running),
             room=self._max_sampled - len(running),
             first_s=self.drafts.first_s,
+            least_gain=GAIN_BEHIND if behind else LEAST_GAIN,
         )
         for sequence, count in counts.items():
             sequence.draft_count = 0 if sequence in behind else count
