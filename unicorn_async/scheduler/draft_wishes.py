@@ -20,8 +20,8 @@ _FORGOTTEN_AFTER = 512  # steps without a draft: what the first ones took may ha
 _DOUBTED_AFTER = 32  # the same of what the device waited beside, while few times are known
 _TRIED_AFTER = 64  # tokens without a draft, behind which one is worth a try by the share of all sequences
 LEAST_GAIN = 1.05
-GAIN_BEHIND = 1.2  # that makes it worth for a draft model to catch up
-_TRIED_RATE = 0.5  # at least, of what is tried again
+GAIN_BEHIND = 1.1  # that makes it worth for a draft model to catch up
+_TRIED_RATE = 0.75  # at least, of what is tried again: few drafts of a sequence may all have been unlucky
 
 
 class DraftRates:
