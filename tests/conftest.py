@@ -167,3 +167,12 @@ def ctrl_c() -> Iterator[None]:
     yield
     signal.signal(signal.SIGINT, before)
     signal.signal(signal.SIGHUP, hangup)
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of the session's own, for compiled pipelines; one, whichever folder's tests a process has."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder

@@ -62,15 +62,6 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> WriteModel:
 
 
 @pytest.fixture(scope="session")
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of the session's own, for compiled pipelines."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="session")
 def open_engine(device_info: DeviceInfo, model_directory: WriteModel, cache_folder: Path) -> OpenEngine:
     """Opens engines; a message of the validation layers, up to the engine's end, fails the test."""
 

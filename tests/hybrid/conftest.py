@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.engine.conftest import device_info, model_directory, open_engine
 from tests.engine.leftovers import no_leftovers
 from unicorn_async.config import AttentionKind, AttentionTarget
 from unicorn_async.npu.geometry import NPU1
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device_info import DeviceInfo
 
-__all__ = ["cache_folder", "device_info", "machine", "model_directory", "open_engine"]  # fixtures
+__all__ = ["device_info", "machine", "model_directory", "open_engine"]  # fixtures
 
 
 @pytest.fixture

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.engine.conftest import device_info, model_directory, open_engine
 
-__all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures
+__all__ = ["device_info", "model_directory", "open_engine"]  # fixtures

@@ -13,7 +13,7 @@ import pytest
 from tests.server.conftest import serving
 from unicorn_async.engine.types import FinishReason, Token
 
-from .test_tools import CHAT, DEMO, cache_folder, client, device_info, model_directory, open_engine, script
+from .test_tools import CHAT, DEMO, client, device_info, model_directory, open_engine, script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.engine.conftest import OpenEngine
     from tests.server.fake_engine import FakeEngine
 
-__all__ = ["cache_folder", "client", "device_info", "model_directory", "open_engine"]  # fixtures
+__all__ = ["client", "device_info", "model_directory", "open_engine"]  # fixtures
 
 NOTE: dict[str, Any] = {
     "type": "object",

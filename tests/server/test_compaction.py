@@ -12,7 +12,7 @@ import openai
 import pytest
 
 import unicorn_async
-from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.engine.conftest import device_info, model_directory, open_engine
 from tests.server.conftest import serving
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.server import ServerOptions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Served
     from tests.server.fake_engine import FakeEngine
 
-__all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures
+__all__ = ["device_info", "model_directory", "open_engine"]  # fixtures
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"
 MODEL = "fake-model"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 import unicorn_async
-from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.engine.conftest import device_info, model_directory, open_engine
 from tests.server.conftest import serving
 from unicorn_async.server import ServerOptions
 from unicorn_async.server.keys import ApiKey
@@ -17,7 +17,7 @@ from unicorn_async.server.keys import ApiKey
 if TYPE_CHECKING:
     from tests.engine.conftest import OpenEngine
 
-__all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures
+__all__ = ["device_info", "model_directory", "open_engine"]  # fixtures
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"
 KEYS = (ApiKey("anna", "a"), ApiKey("ben", "b"))

@@ -19,7 +19,6 @@ from .test_tools import (
     CHAT_TOOLS,
     TOOLS,
     WEATHER,
-    cache_folder,
     client,
     device_info,
     model_directory,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from tests.engine.conftest import OpenEngine
     from tests.server.fake_engine import FakeEngine
 
-__all__ = ["cache_folder", "client", "device_info", "model_directory", "open_engine"]  # fixtures
+__all__ = ["client", "device_info", "model_directory", "open_engine"]  # fixtures
 
 MODEL = "fake-model"
 CONTROL = {

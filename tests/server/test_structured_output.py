@@ -16,7 +16,7 @@ import pytest_asyncio
 from pydantic import BaseModel, Field
 
 import unicorn_async
-from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.engine.conftest import device_info, model_directory, open_engine
 from tests.guidance.schemas import SCHEMAS
 from tests.server.conftest import serving
 from tests.server.fake_engine import words
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Served
     from tests.server.fake_engine import FakeEngine
 
-__all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures
+__all__ = ["device_info", "model_directory", "open_engine"]  # fixtures
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"
 in_the_demo_s_loop = pytest.mark.asyncio(loop_scope="module")

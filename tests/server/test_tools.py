@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import unicorn_async
-from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.engine.conftest import device_info, model_directory, open_engine
 from tests.server.conftest import serving
 from unicorn_async.engine.types import FinishReason, Token
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Served
     from tests.server.fake_engine import FakeEngine
 
-__all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures
+__all__ = ["device_info", "model_directory", "open_engine"]  # fixtures
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"
 WEATHER: dict[str, Any] = {
