@@ -61,13 +61,15 @@ def test_a_rate_is_a_sequence_s_own_and_one_without_begins_with_that_of_all() ->
     for _ in range(40):
         rates.note(one, is_right=False)
     assert rates.rate(one) < 0.15
-    assert rates.rate(other) == pytest.approx(rates.rate(one), abs=0.05)
+    assert rates.rate(other) == pytest.approx((rates.rate(one) + 0.5) / 2, abs=0.05)  # others' misfortune counts half
+    before = rates.rate(other)
     rates.note(other, is_right=True)
-    assert rates.rate(other) > rates.rate(one)
+    assert rates.rate(other) > before
     one.output_ids += [5] * 64  # long without a draft
     assert rates.rate(one) == 0.75
     rates.keep([other])
-    assert rates.rate(one) == pytest.approx(rates.rate(other), abs=0.3)
+    one.output_ids.clear()
+    assert 0.25 < rates.rate(one) < 0.5
 
 
 def test_a_draft_s_cost_is_known_after_two() -> None:

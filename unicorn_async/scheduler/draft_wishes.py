@@ -21,6 +21,7 @@ _DOUBTED_AFTER = 32  # the same of what the device waited beside, while few time
 _TRIED_AFTER = 64  # tokens without a draft, behind which one is worth a try by the share of all sequences
 LEAST_GAIN = 1.05
 GAIN_BEHIND = 1.1  # that makes it worth for a draft model to catch up
+_FIRST_RATE = 0.5  # that counts half where those of others are lower
 _TRIED_RATE = 0.75  # at least, of what is tried again: few drafts of a sequence may all have been unlucky
 
 
@@ -54,16 +55,19 @@ class DraftRates:
 
     def rate(self, sequence: Sequence) -> float:
         """Return how likely the next drafted token of a sequence is right, if those before it were."""
-        found = self._of.get(sequence)
-        if found is None:
-            return self._all.value
-        hits, length = found
+        hits, length = self._of.get(sequence) or (None, 0)
+        own = self._first_rate if hits is None else hits.value
         is_old = len(sequence.output_ids) - length >= _TRIED_AFTER
-        return max(hits.value, self._all.value, _TRIED_RATE) if is_old else hits.value
+        return max(own, self._all.value, _TRIED_RATE) if is_old else own
+
+    @property
+    def _first_rate(self) -> float:
+        """The rate of a sequence that had no draft yet: others' misfortune can't bring it so low that it gets none."""
+        return max(self._all.value, (self._all.value + _FIRST_RATE) / 2)
 
     def note(self, sequence: Sequence, *, is_right: bool) -> None:
         """Count a drafted token, those before which were right."""
-        hits, _ = self._of.get(sequence) or (HitRate(self._all.value), 0)
+        hits, _ = self._of.get(sequence) or (HitRate(self._first_rate), 0)
         hits.note(is_right=is_right)
         self._all.note(is_right=is_right)
         self._of[sequence] = hits, len(sequence.output_ids)
