@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice, permutations
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Parts: TypeAlias = "Sequence[tuple[int, int]]"  # of sequences: tokens before a step, and its own
 
 BUDGET_S = EngineConfig().submission_budget_s
-IDLE = AttentionLoad(0, 0, 0, 0)
+IDLE = AttentionLoad(0, 0, 0, 0, 0, 0)
 RADEON_780M = replace(SOFTWARE, name="780M", type=DeviceType.INTEGRATED, compute_units=12)
 H200 = replace(SOFTWARE, name="H200", type=DeviceType.DISCRETE, compute_units=132)
 
@@ -115,12 +116,41 @@ def test_a_step_is_cut_by_what_it_was_measured_to_take() -> None:
 
 @pytest.mark.parametrize("machine", [GEMMA_27B, LLAMA_8B], ids=["gemma", "llama"])
 @pytest.mark.parametrize("slower", [0.5, 1.0, 2.0])  # attention than it is taken to be
-def test_no_submission_takes_a_780m_more_than_a_second_whatever_it_ran_before(machine: Machine, slower: float) -> None:
+def test_no_submission_takes_a_780m_more_than_a_second_in_whatever_order_these_steps_come(
+    machine: Machine, slower: float
+) -> None:
     machine = replace(machine, key_s=slower * machine.key_s, pair_s=slower * machine.pair_s)
     for order in islice(permutations(STEPS), 0, None, 11):
         plan = machine.plan()
         for bucket, parts in order * 2:
             assert machine.run(plan, bucket, parts) <= 1.0, (bucket, parts)
+
+
+def random_step(random: Random) -> tuple[int, Parts]:
+    """Decodes, prompts, both, or a few tokens each that are checked, behind 200,000 tokens or so at most."""
+
+    def behind(num_sequences: int) -> int:
+        return random.choice([each for each in (10, 2_000, 30_000, 120_000) if each * num_sequences <= 240_000])
+
+    kind, streams = random.randrange(4), random.choice((1, 2, 4, 8, 16))
+    if kind == 0:
+        return streams, [(behind(streams), 1)] * streams
+    if kind == 1:
+        return 32, [(behind(4), 4)] * random.choice((1, 2, 4))
+    bucket = random.choice((64, 128, 512))
+    if kind == 2:
+        return bucket, [(behind(1), bucket)]
+    return bucket, [(behind(streams), 1)] * streams + [(behind(1), bucket - streams)]
+
+
+@pytest.mark.parametrize("machine", [GEMMA_27B, LLAMA_8B], ids=["gemma", "llama"])
+def test_whatever_came_before_no_submission_of_several_layers_takes_a_780m_much_more_than_a_second(
+    machine: Machine,
+) -> None:
+    for seed in range(40):
+        random, plan = Random(seed), machine.plan()
+        for _ in range(40):
+            assert machine.run(plan, *random_step(random)) <= 1.2
 
 
 def test_a_prompt_that_grows_is_cut_into_submissions_of_about_a_second() -> None:
@@ -161,7 +191,7 @@ def test_layers_of_whole_contexts_among_windows_are_cut_by_the_part_that_has_mos
     machine = replace(GEMMA_27B, windows=(1024,) * 50 + (0,) * 12)
     plan = machine.plan()
     longest = [machine.run(plan, 512, [(start, 512)]) for _ in range(20) for start in (0, 120_000)]
-    assert max(longest) <= 1.0 < 2 * longest[-1]
+    assert max(longest) <= 1.0 < 4 * longest[-1]
 
 
 def test_few_sizes_are_chosen_as_each_is_recorded() -> None:
@@ -181,8 +211,11 @@ def test_a_layer_is_the_smallest_part() -> None:
 
 def test_queries_see_what_is_before_them_and_single_ones_are_counted_apart() -> None:
     load = seen([(99, 1), (7, 1), (1000, 24), (50, 2)])
-    assert load == AttentionLoad(decodes=2, keys=108, queries=24 + 16, pairs=24 * 1024 + 16 * 52)
+    assert load[:4] == (2, 108, 24 + 16, 24 * 1024 + 16 * 52)
+    assert load[4:] == (24 + 2, 24 * 1012 + 2 * 51)
     cost = LayerCost(window=20, key_s=1.0, pair_s=0.5)
     assert load.seconds(cost) == (40.0, 40 * 36 * 0.5)
+    assert load.least_seconds(cost) == (40.0, 26 * 20 * 0.5)  # far behind a window
+    assert seen([(0, 24)]).least_seconds(cost) == (0.0, 24 * 10 * 0.5)
     assert load.seconds(cost._replace(window=0)) == (108.0, load.pairs * 0.5)
-    assert seen([(99, 1), (7, 1)]) == AttentionLoad(2, 108, 0, 0)
+    assert seen([(99, 1), (7, 1)]) == AttentionLoad(2, 108, 0, 0, 0, 0)

@@ -68,11 +68,9 @@ class SubmissionPlan:
             self._known[bucket] = _Known(seconds, attention)
         elif growth <= _SMALL * seconds or seconds < known.seconds:
             self._known[bucket] = _Known(max(seconds, _DECAY * known.seconds), known.attention)
-        elif decode > prefill:  # what has grown most is what was taken wrongly
-            self._factors[0] *= max((seconds - known.seconds) / growth, _DECAY)
-        else:
-            self._factors[1] *= max((seconds - known.seconds) / growth, _DECAY)
-        for which, at_least in enumerate(attention):  # no step is shorter than its attention
+        else:  # what has grown most is what was taken to be too fast, if that was
+            self._factors[decode <= prefill] *= max((seconds - known.seconds) / growth, 1.0)
+        for which, at_least in enumerate(self._attention(load, at_least=True)):  # no step is shorter than its attention
             if at_least * self._factors[which] > seconds:
                 self._factors[which] = seconds / at_least
 
@@ -84,11 +82,11 @@ class SubmissionPlan:
         known = self._known[nearest]
         return known._replace(seconds=known.seconds * max(1.0, bucket / nearest))
 
-    def _attention(self, load: AttentionLoad) -> AttentionSeconds:
-        """Return what all layers' attention takes at the least rates."""
+    def _attention(self, load: AttentionLoad, *, at_least: bool = False) -> AttentionSeconds:
+        """Return what all layers' attention takes at the least rates, at most or `at_least`."""
         decode = prefill = 0.0
         for kind, count in self._kinds:
-            layer = load.seconds(kind)
+            layer = load.least_seconds(kind) if at_least else load.seconds(kind)
             decode += count * layer.decode
             prefill += count * layer.prefill
         return AttentionSeconds(decode, prefill)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.ops.linear_plans.lean_tiles import compute_units
 from unicorn_async.ops.linear_plans.plan import LinearPlan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, num_tiles
-from unicorn_async.ops.subgroups import asked_subgroup_size, halves_subgroups, matrix_subgroup_size
+from unicorn_async.ops.subgroups import asked_subgroup_size, halves_subgroups, lean_subgroup_size, matrix_subgroup_size
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -28,6 +28,7 @@ _TILES = tuple(
 # Multiply-adds that a compute unit has time for while it stages an element, and while all lanes read one back.
 _STAGED, _READ = 8, 3
 _MAX_LANES, _MAX_LANES_OF_MANY_SUMS, _MANY_SUMS = 512, 256, 40
+_MAX_SUBGROUPS = 32  # of a workgroup: some devices of small subgroups have room for no more
 _LEAN_SUMS = 48  # of a lane that has 144 registers
 _MAX_LOADS = 8  # vec4s that a lane has under way
 _MIN_COLUMNS, _MAX_COLUMNS = 32, 256
@@ -56,7 +57,7 @@ def few_rows_plan(info: DeviceInfo, tuning: TileTuning, product: Product) -> Lin
     """linear_few_rows with the given tuning: as many groups of lanes share K, and as much of it is staged, as fits."""
     lanes = tuning.parts_t * tuning.parts_n
     most = _MAX_LANES if _sums(tuning) <= _MANY_SUMS else _MAX_LANES_OF_MANY_SUMS
-    most = min(most, info.max_workgroup_invocations)
+    most = min(most, info.max_workgroup_invocations, _MAX_SUBGROUPS * lean_subgroup_size(info))
     room, parts = _room(info), 1
     while 2 * parts * lanes <= most and parts * lanes * -(-_sums(tuning) // _VECTOR) * _VECTOR_BYTES <= room:
         parts *= 2
