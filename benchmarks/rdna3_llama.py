@@ -60,7 +60,6 @@ class Variant:
             WN: self.own_tokens,
             WARP: LANES,
         }
-        sizes[WARP] = LANES
         if self.is_matrices:
             return {**sizes, BK: 32, WMITER: 2, TM: 16, TN: 16, TK: 16, ALIGNED: 1, TYPE: GGML_TYPES[kind], PAD: 4}
         return {**sizes, WMITER: 1, TM: 4, TN: 2}
