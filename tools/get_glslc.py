@@ -13,7 +13,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from debian_packages import GetError, run, unpack
+from debian_packages import GetError, alone, replacing, run, unpack
 
 _RELEASE = "trixie"
 _PACKAGES = ("glslc", "libshaderc1", "spirv-tools", "libc6", "libstdc++6", "libgcc-s1")
@@ -43,7 +43,8 @@ def get(prefix: Path) -> Path:
     architecture = run("dpkg", "--print-architecture").strip()
     if architecture not in _LOADERS:
         raise GetError(f"no known place of the dynamic loader on {architecture}")
-    unpack(_RELEASE, _PACKAGES, prefix / "root")
+    with replacing(prefix / "root") as root:
+        unpack(_RELEASE, _PACKAGES, root)
     (prefix / "bin").mkdir(exist_ok=True)
     for tool in _TOOLS:
         _write_wrapper(prefix, tool, architecture)
@@ -57,10 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
     prefix: Path = parser.parse_args(arguments).prefix.absolute()
     present = prefix / "bin" / "glslc"
     try:
-        if present.exists():
-            run(str(present), "--version")
-        print(present if present.exists() else get(prefix))
-    except GetError as exc:
+        with alone(prefix):
+            if present.exists():
+                run(str(present), "--version")
+            print(present if present.exists() else get(prefix))
+    except (GetError, OSError) as exc:
         print(f"get_glslc: {exc}", file=sys.stderr)
         return 1
     return 0
