@@ -227,6 +227,29 @@ def test_who_lost_the_folder_is_told_once_what_is_there_now(folder: DiskFolder, 
     assert found is not None and list(found) == NAMES[:2]
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+def test_a_folder_in_which_nobody_could_look_is_left_and_looked_at_by_the_next_try(
+    folder: DiskFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    folder.write(NAMES[0], DATA)
+    (tmp_path / "kv").rename(tmp_path / "moved")
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_folder, "idle_files", failing)
+        with pytest.raises(type(error)):
+            folder.write(NAMES[1], DATA)
+        with pytest.raises((CacheError, MemoryError)):
+            DiskFolder(tmp_path / "kv", OTHER, SIZES).open()
+    assert not folder.is_open
+    folder.write(NAMES[1], DATA)
+    assert folder.found_anew() == {}
+    other = DiskFolder(tmp_path / "kv", OTHER, SIZES)
+    assert other.open() == {}
+    other.close()
+
+
 def test_another_process_is_told_from_this_one(folder: DiskFolder, tmp_path: Path) -> None:
     second = DiskFolder(tmp_path / "kv", KEY, SIZES)
     with pytest.raises(CacheError, match=r"^this process keeps this model's blocks there already"):

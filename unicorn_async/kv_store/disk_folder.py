@@ -62,7 +62,6 @@ class DiskFolder:
         try:
             return self._take(_locked_soon)
         except OSError as exc:
-            self.close()
             raise CacheError(f"the folder can't be used: {exc.strerror or exc}") from exc
 
     def write(self, name: BlockName, data: memoryview) -> int:
@@ -154,7 +153,11 @@ class DiskFolder:
         self._lock = lock(self._folder)
         if self._lock is None:
             raise CacheError(_OWN_LOCK if _is_open_here(self._folder / _LOCK_FILE) else _OTHERS_LOCK)
-        found = sorted((*self._own(), *idle_files(self._root, but=self._folder.name)))
+        try:
+            found = sorted((*self._own(), *idle_files(self._root, but=self._folder.name)))
+        except BaseException:  # who has the lock knows what is there, or the next try would not look
+            self.close()
+            raise
         with self._clock:
             self._last_ns = max(found[-1][0] if found else 0, self._last_ns)
         return {name: nbytes for _, name, nbytes in found}
