@@ -211,6 +211,22 @@ def test_who_lost_the_folder_leaves_it_to_who_has_made_it_anew(folder: DiskFolde
     assert list(reopened(folder)) == [NAMES[0], NAMES[1]]
 
 
+def test_a_folder_in_whose_place_is_a_file_is_not_open_until_it_is_had_again(
+    folder: DiskFolder, tmp_path: Path
+) -> None:
+    folder.write(NAMES[0], DATA)
+    shutil.rmtree(tmp_path / "kv")
+    (tmp_path / "kv").write_text("")
+    with pytest.raises(CacheError, match="what is in the folder's place is none"):
+        folder.used([NAMES[0]])
+    assert not folder.is_open
+    with pytest.raises(CacheError, match="what is in the folder's place is none"):
+        folder.write(NAMES[1], DATA)
+    (tmp_path / "kv").unlink()
+    folder.write(NAMES[1], DATA)
+    assert folder.is_open and folder.found_anew() == {}
+
+
 def test_who_lost_the_folder_is_told_once_what_is_there_now(folder: DiskFolder, tmp_path: Path) -> None:
     folder.write(NAMES[0], DATA)
     folder.write(NAMES[1], DATA)

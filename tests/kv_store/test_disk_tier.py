@@ -283,3 +283,37 @@ async def test_what_was_in_a_folder_that_was_taken_away_is_forgotten(*, in_write
     assert [store.kept.is_on_disk(name) for name in NAMES[:4]] == [False, False, in_write, True]
     assert store.kept.disk_bytes == (1 + in_write) * file_nbytes(NBYTES)
     assert store.problems == ["keeping the disk's folder: it was taken away, and made anew"]
+
+
+@pytest.mark.parametrize("in_write", [True, False])
+async def test_a_folder_that_can_not_be_had_anew_is_off_and_empty_and_opened_later(
+    *, in_write: bool, store: ToyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> int:
+        folder.is_open = False
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
+
+    def open_disk() -> dict[BlockName, int]:
+        store.folder = folder
+        return {NAMES[3]: file_nbytes(NBYTES)}
+
+    monkeypatch.setattr("unicorn_async.kv_store.disk_tier._AGAIN_S", 0.001)
+    tier, folder = tier_of(store), store.folder
+    await write_all(store, tier, NAMES[:2])
+    monkeypatch.setattr(folder, "write" if in_write else "used", lost)
+    store.open_disk = open_disk
+    if in_write:
+        await write_all(store, tier, NAMES[2:3])
+    else:
+        tier.use([NAMES[0]])
+        assert await tier.write_next()
+    assert (tier.is_on, store.counters.disk) == (False, "off: Not a directory")
+    assert (store.kept.num_on_disk, store.kept.disk_bytes) == (0, 0)
+    assert store.problems == ["keeping the disk's folder: Not a directory"]
+    assert not store.kept.slots[0]._pins
+    tier.wake.clear()
+    keeping = asyncio.create_task(tier.keep_open())
+    await asyncio.wait_for(tier.wake.wait(), 60)
+    assert (tier.takes_blocks, store.counters.disk, store.kept.is_on_disk(NAMES[3])) == (True, "on", True)
+    assert not keeping.done()
+    keeping.cancel()

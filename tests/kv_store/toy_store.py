@@ -33,6 +33,7 @@ class MemoryFolder:
         self.read_names: list[BlockName] = []
         self.is_read = threading.Event()
         self.anew: dict[BlockName, int] | None = None
+        self.is_open = True
 
     def write(self, name: BlockName, data: memoryview) -> int:
         self.asked.append(name)

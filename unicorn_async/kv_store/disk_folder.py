@@ -50,7 +50,7 @@ class DiskFolder:
 
     @property
     def is_open(self) -> bool:
-        """Whether this process has it for itself."""
+        """Whether this process has it for itself; not when a write, or a use, could not take it anew."""
         return self._lock is not None
 
     def open(self) -> dict[BlockName, int]:
@@ -108,9 +108,12 @@ class DiskFolder:
             raise failure
 
     def used(self, names: Iterable[BlockName]) -> None:
-        """Note in the files that blocks are used now, one after the other."""
-        with contextlib.suppress(OSError, CacheError):  # a write says so
-            self._keep()
+        """Note in the files that blocks are used now, one after the other.
+
+        Raises:
+            OSError, CacheError: somebody removed the folder, and it can't be had anew.
+        """
+        self._keep()
         for name in names:
             now_ns = self._next_ns()
             with contextlib.suppress(OSError):  # it only goes earlier
@@ -143,9 +146,11 @@ class DiskFolder:
 
     def _keep(self) -> None:
         """Take the folder anew where somebody removed it, and its lock with it; raises OSError, CacheError."""
-        if not self._has_lock():
-            self.close()
-            self._found = self._take(_locked)
+        with contextlib.suppress(OSError):  # if nobody can look there, taking it says why
+            if self._has_lock():
+                return
+        self.close()
+        self._found = self._take(_locked)
 
     def _take(self, lock: Callable[[Path], int | None]) -> dict[BlockName, int]:
         """Make the folder, lock it, and return what is there; raises OSError, CacheError."""
@@ -167,7 +172,7 @@ class DiskFolder:
         lock = self._lock
         try:
             return lock is not None and os.path.samestat(os.fstat(lock), os.lstat(self._folder / _LOCK_FILE))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def _own(self) -> Iterator[tuple[int, BlockName, int]]:

@@ -24,7 +24,7 @@ PATIENCE_S = 10.0  # with a disk that does not answer
 _PAUSE_S = 60.0  # behind a write that failed
 _AGAIN_S, _MOST_AGAIN_S = 5.0, 60.0  # between two tries to open the folder, at first and at last
 _OPENING, _READING, _WRITING = "opening the disk's folder", "reading a block", "writing a block"
-_TRIMMING = "removing blocks beyond the limit"
+_TRIMMING, _KEEPING = "removing blocks beyond the limit", "keeping the disk's folder"
 _EXPECTED = (OSError, CheckpointError, MemoryError)
 T = TypeVar("T")
 
@@ -45,6 +45,7 @@ class DiskTier:
         self._leaving: dict[BlockName, int] = {}  # what goes for it, until it has gone
         self._num_stuck = 0  # reads and writes that take longer
         self._paused_until = 0.0
+        self._is_lost = asyncio.Event()  # the folder, which was open
         self.wake = asyncio.Event()  # there is something to write
 
     @property
@@ -61,6 +62,13 @@ class DiskTier:
         """Find what is there, where there is to be a disk."""
         await self._try_open()
         self._store.is_settled.set()
+
+    async def keep_open(self) -> None:
+        """Open the folder again, now and whenever it is lost, until cancelled."""
+        while True:
+            await self.open_again()
+            await self._is_lost.wait()
+            self._is_lost.clear()
 
     async def open_again(self) -> None:
         """Try again now and then, until what was not to be had is: who has the folder may leave it."""
@@ -114,7 +122,16 @@ class DiskTier:
         if found is not None:
             self._leaving = {}
             self._find(found)
-            self._store.failed("keeping the disk's folder", "it was taken away, and made anew")
+            self._store.failed(_KEEPING, "it was taken away, and made anew")
+
+    def _lose(self, error: BaseException) -> None:
+        """Forget a folder that somebody took away and that can't be had anew, and all that was in it."""
+        self._store.folder = None
+        self._leaving = {}
+        self._find({})
+        self._store.counters.disk = f"off: {_reason(error)}"
+        self._store.failed(_KEEPING, _reason(error))
+        self._is_lost.set()
 
     def offer(self, name: BlockName, num_blocks: int = 1) -> None:
         """Have a block written that is in a slot, if that may be read back faster than it is computed.
@@ -182,8 +199,12 @@ class DiskTier:
         self._kept.use_on_disk(names)
         folder = self._store.folder
         if names and self.is_on and folder is not None:
-            await self._wait([self._store.threads.begin("noting the use of blocks", partial(folder.used, names))])
+            noting = self._store.threads.begin("noting the use of blocks", partial(folder.used, names))
+            await self._wait([noting])
             self._find_anew(folder)
+            error = noting.exception() if noting.done() else None
+            if isinstance(error, _EXPECTED) and not folder.is_open:
+                self._lose(error)
 
     def _begin_write(self, name: BlockName, slot: int) -> asyncio.Future[int] | None:
         """Have a thread write a block, and remove others for it; None where there is no room for it."""
@@ -205,11 +226,15 @@ class DiskTier:
         return self._store.threads.begin(_WRITING, write)
 
     def _end_write(self, name: BlockName, written: asyncio.Future[int]) -> None:
-        assert self._store.folder is not None, "it was written there"
-        self._find_anew(self._store.folder)
+        folder = self._store.folder
+        assert folder is not None, "it was written there"
+        self._find_anew(folder)
         try:
             nbytes = written.result()
         except _EXPECTED as exc:
+            if not folder.is_open:
+                self._lose(exc)
+                return
             self._kept.stay_on_disk(self._leaving)
             self._paused_until = time.monotonic() + _PAUSE_S
             self._store.failed(_WRITING, _reason(exc))

@@ -71,7 +71,7 @@ class BlockKeeper:
             await self._opened.wait()  # a load is not to share its disk, nor its memory
             await self.disk.open()
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.disk.open_again(), name="open the disk's folder")
+                group.create_task(self.disk.keep_open(), name="open the disk's folder")
                 group.create_task(self._save_all(), name="save blocks")
                 group.create_task(self._write_all(), name="write blocks")
                 group.create_task(self._restore_all(), name="restore blocks")
