@@ -16,6 +16,7 @@ from unicorn_async.kv_store.block_file import file_nbytes
 from unicorn_async.kv_store.disk_tier import DiskTier
 from unicorn_async.scheduler.fetch_costs import FetchCosts
 
+from .test_keeper import keeper_of
 from .toy_store import NAMES, NBYTES
 
 if TYPE_CHECKING:
@@ -172,6 +173,25 @@ async def test_a_disk_that_does_not_answer_long_after_it_was_given_up_is_off(
     await is_told.wait()
     assert not tier.is_on
     assert store.counters.disk == "off: no answer within 0.01 s"
+
+
+async def test_behind_the_end_nobody_looks_at_reads_that_were_given_up(store: ToyStore) -> None:
+    tier = HastyTier(cast("Any", store), FetchCosts(), 16, patience_s=600.0)
+    await write_all(store, tier, NAMES[:1])
+    store.folder.answers.clear()
+    slot = store.kept.slots[0].take()
+    assert slot is not None
+    assert not await tier.read([(NAMES[0], slot)], FOREVER)
+    (late,) = tier._late
+    keeper = keeper_of(store)
+    keeper.disk = tier
+    running = asyncio.create_task(keeper.run(lambda: None))
+    await asyncio.sleep(0)  # it has begun
+    running.cancel()
+    await asyncio.wait([running])
+    assert late.cancelling()
+    await asyncio.wait([late])
+    assert tier.is_on and not tier._late and store.problems == []
 
 
 async def test_what_the_disk_has_lost_is_forgotten_and_the_rest_is_known(store: ToyStore) -> None:

@@ -46,6 +46,7 @@ class DiskTier:
         self._num_stuck = 0  # reads and writes that take longer
         self._paused_until = 0.0
         self._is_lost = asyncio.Event()  # the folder, which was open
+        self._late: set[asyncio.Task[None]] = set()  # looks at reads that were given up
         self.wake = asyncio.Event()  # there is something to write
 
     @property
@@ -69,6 +70,11 @@ class DiskTier:
             await self.open_again()
             await self._is_lost.wait()
             self._is_lost.clear()
+
+    def end(self) -> None:
+        """Look no more at what was given up: threads that are closed leave some of it out."""
+        for late in self._late:
+            late.cancel()
 
     async def open_again(self) -> None:
         """Try again now and then, until what was not to be had is: who has the folder may leave it."""
@@ -302,11 +308,17 @@ class DiskTier:
             if silent_s >= self.patience_s:
                 self._stick(reads)
                 return
-            if time.monotonic() >= until_s:
-                asyncio.get_running_loop().call_later(self.patience_s - silent_s, self._stick, reads)
+            if pending and time.monotonic() >= until_s:
+                late = asyncio.create_task(self._wait_late(pending, self.patience_s - silent_s))
+                self._late.add(late)
+                late.add_done_callback(self._late.discard)
                 return
 
-    def _stick(self, futures: Sequence[asyncio.Future[T]]) -> None:
+    async def _wait_late(self, reads: Iterable[asyncio.Future[T]], left_s: float) -> None:
+        await asyncio.wait(reads, timeout=left_s)
+        self._stick(reads)
+
+    def _stick(self, futures: Iterable[asyncio.Future[T]]) -> None:
         """Keep the disk off until what is not done yet is done."""
         pending = [future for future in futures if not future.done()]
         if pending:

@@ -76,6 +76,7 @@ class BlockKeeper:
                 group.create_task(self._write_all(), name="write blocks")
                 group.create_task(self._restore_all(), name="restore blocks")
         finally:
+            self.disk.end()
             if self.disk.is_on:
                 await self._flush()
 
