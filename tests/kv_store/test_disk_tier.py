@@ -175,6 +175,29 @@ async def test_a_disk_that_does_not_answer_long_after_it_was_given_up_is_off(
     assert store.counters.disk == "off: no answer within 0.01 s"
 
 
+async def test_what_was_given_up_and_can_not_be_read_later_is_forgotten(store: ToyStore) -> None:
+    tier = HastyTier(cast("Any", store), FetchCosts(), 16, patience_s=60.0)
+    await write_all(store, tier, NAMES[:2])
+    store.folder.answers.clear()
+    del store.folder.files[NAMES[0]]
+
+    def gone(name: BlockName, into: memoryview) -> None:
+        store.folder.is_read.set()
+        store.folder.answers.wait()
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    store.folder.read = gone  # type: ignore[method-assign]
+    slot = store.kept.slots[0].take()
+    assert slot is not None
+    assert not await tier.read([(NAMES[0], slot)], FOREVER)
+    assert store.kept.is_on_disk(NAMES[0])
+    store.folder.answers.set()
+    (late,) = tier._late
+    await asyncio.wait([late])
+    assert not store.kept.is_on_disk(NAMES[0]) and store.kept.is_on_disk(NAMES[1])
+    assert store.problems == []
+
+
 async def test_behind_the_end_nobody_looks_at_reads_that_were_given_up(store: ToyStore) -> None:
     tier = HastyTier(cast("Any", store), FetchCosts(), 16, patience_s=600.0)
     await write_all(store, tier, NAMES[:1])

@@ -268,6 +268,7 @@ class DiskTier:
         for future, (name, slot) in reads.items():
             if not future.done():
                 have_all_come = False
+                future.add_done_callback(partial(self._end_late_read, folder, name))
                 continue
             error = future.exception()
             if error is None:
@@ -276,13 +277,23 @@ class DiskTier:
                 self._store.counters.read_blocks += 1
             elif isinstance(error, _EXPECTED):
                 have_all_come = False
-                if not is_own_lack(error):
-                    self._kept.drop_from_disk(name)
+                self._drop(folder, name, error)
                 self._store.failed(_READING, _reason(error))
             else:
                 raise error
         self._costs.read.observe(nbytes, time.perf_counter() - started)
         return have_all_come
+
+    def _end_late_read(self, folder: DiskFolder, name: BlockName, reading: asyncio.Future[None]) -> None:
+        """Forget what was given up and can't be read after all; the end may be why, and nobody is told of it."""
+        error = None if reading.cancelled() else reading.exception()
+        if isinstance(error, _EXPECTED):
+            self._drop(folder, name, error)
+
+    def _drop(self, folder: DiskFolder, name: BlockName, error: BaseException) -> None:
+        """Forget a block whose file was removed when it could not be read; another folder's may be there yet."""
+        if folder is self._store.folder and not is_own_lack(error):
+            self._kept.drop_from_disk(name)
 
     def _read(self, folder: DiskFolder, name: BlockName, slot: int, given_up: Event) -> None:
         if given_up.is_set():
