@@ -34,3 +34,12 @@ def test_of_a_disk_that_was_never_measured_a_wait_for_nothing_counts_unless_it_i
     pace.note(0, took_s)
     pace.give_up(50)
     assert costs.read.each_s == each_s
+
+
+def test_what_the_host_has_is_worth_waiting_for_when_the_patience_with_the_disk_is_over() -> None:
+    costs = FetchCosts()
+    costs.computed.observe(1000, 1.0)
+    pace = RestorePace(costs, 100, 10.0)
+    pace.until_s = 0.0
+    assert pace.is_over and pace.pays_to_go_on(100, 1000, 0)
+    assert not pace.pays_to_go_on(100, 1000, 1)

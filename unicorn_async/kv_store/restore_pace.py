@@ -35,7 +35,12 @@ class RestorePace:
         return time.monotonic() >= self.until_s
 
     def pays_to_go_on(self, num_tokens: int, nbytes: int, disk_nbytes: int) -> bool:
-        """Whether to wait for so many bytes more, a part of them from the disk, and not to compute so many tokens."""
+        """Whether to wait for so many bytes more, a part of them from the disk, and not to compute so many tokens.
+
+        What lies in the host's memory alone comes at once, however long the disk has taken.
+        """
+        if not disk_nbytes:
+            return True
         read_s = disk_nbytes * self._read_s / max(self._nbytes, 1)
         return not self.is_over and self._costs.pays_to_go_on(num_tokens, nbytes, read_s)
 
