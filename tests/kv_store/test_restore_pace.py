@@ -20,9 +20,27 @@ def test_one_wait_in_which_nothing_came_does_not_count_against_what_was_measured
     for _ in range(2):
         costs.read.observe(1000, 1e-3)
     pace = RestorePace(costs, 100, 10.0)
+    if come:
+        pace.note(1, 1.0)  # the first answer
     pace.note(come, took_s)
     pace.give_up(50)
     assert costs.read.each_s == pytest.approx(each_s)
+
+
+def test_what_a_disk_took_for_its_first_answer_is_not_taken_for_its_rate() -> None:
+    costs = FetchCosts()
+    costs.computed.observe(4000, 16.0)
+    for read_s in (*[1.0] * 9, 40.0):  # it was asleep, as whoever reads has noted
+        costs.read.observe(150, read_s)
+    pace = RestorePace(costs, 4000, 10.0)
+    pace.note(150, 40.0)
+    assert pace.pays_to_go_on(3000, 900, 900)
+    pace.give_up(10)
+    assert costs.pays(4000, 1000, 1000) and costs.disk_pays(16, 4)
+    pace.note(150, 40.0)
+    assert not pace.pays_to_go_on(3000, 900, 900), "it is slow"
+    pace.give_up(10)
+    assert not costs.pays(4000, 1000, 1000) and not costs.disk_pays(16, 4)
 
 
 @pytest.mark.parametrize(("took_s", "each_s"), [(5.0, 0.1), (10.0, 0.0)], ids=["slow", "silent"])

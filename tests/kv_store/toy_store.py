@@ -69,13 +69,14 @@ class ToyLane:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.took_s = 1e-3
 
     def submit(self, copies: Sequence[BlockCopy]) -> None:
         if self.error is not None:
             raise self.error
 
     async def done(self) -> float:
-        return 1e-3
+        return self.took_s
 
 
 class ToyStore:

@@ -24,6 +24,14 @@ def test_the_faster_way_is_taken_and_the_other_tried_now_and_then() -> None:
     assert [number for number, one in enumerate(tried, 1) if one] == [32, 64]
 
 
+def test_a_disk_of_which_nothing_is_left_to_read_is_written_to_now_and_then() -> None:
+    costs = FetchCosts()
+    costs.computed.observe(1000, 1.0)
+    costs.read.observe(1000, 100.0)
+    tried = [costs.disk_pays(16, 1000) for _ in range(2048)]
+    assert [number for number, one in enumerate(tried, 1) if one] == [*range(992, 1024), *range(2016, 2048)]
+
+
 def test_one_measurement_that_is_off_changes_nothing() -> None:
     costs = FetchCosts()
     for seconds in (1.0, 1.0, 60.0):

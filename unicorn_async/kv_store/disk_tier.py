@@ -147,8 +147,9 @@ class DiskTier:
         if (name, self._kept.slots[name.group].find(name.key)) in self._queue:
             self.use([name])
             return
-        is_wanted = self._costs.disk_pays(num_blocks * self._block_size, self._kept.block_nbytes[name.group])
-        if is_wanted and self.takes_blocks and not self._kept.is_on_disk(name):
+        if not self.takes_blocks or self._kept.is_on_disk(name):
+            return
+        if self._costs.disk_pays(num_blocks * self._block_size, self._kept.block_nbytes[name.group]):
             self._queue[name, self._kept.await_writing(name)] = None
             self.wake.set()
 

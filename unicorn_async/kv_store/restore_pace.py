@@ -13,7 +13,8 @@ class RestorePace:
     """One patience for all that a sequence waits for, and what the disk has read of it so far.
 
     `num_tokens` would be computed without it; a disk that has not answered for `silent_s` is silent, and for so long
-    there is patience where nobody knows how long computing takes.
+    there is patience where nobody knows how long computing takes. The disk may have been asleep before its first
+    answer, which so is no measure of those behind it: until the next one it is as fast as it was for others.
     """
 
     def __init__(self, costs: FetchCosts, num_tokens: int, silent_s: float) -> None:
@@ -21,11 +22,15 @@ class RestorePace:
         self._silent_s = silent_s
         patience_s = costs.patience_s(num_tokens)
         self.until_s = time.monotonic() + (silent_s if patience_s is None else patience_s)  # of the monotonic clock
-        self._nbytes = 0
+        self._has_answered = False
+        self._nbytes = 0  # behind the first answer
         self._read_s = 0.0
 
     def note(self, nbytes: int, read_s: float) -> None:
         """Note that so many bytes have come."""
+        if nbytes and not self._has_answered:
+            self._has_answered = True
+            return
         self._nbytes += nbytes
         self._read_s += read_s
 
@@ -41,11 +46,11 @@ class RestorePace:
         """
         if not disk_nbytes:
             return True
-        read_s = disk_nbytes * self._read_s / max(self._nbytes, 1)
-        return not self.is_over and self._costs.pays_to_go_on(num_tokens, nbytes, read_s)
+        each_s = self._read_s / self._nbytes if self._nbytes else self._costs.read.each_s
+        return not self.is_over and self._costs.pays_to_go_on(num_tokens, nbytes, disk_nbytes * each_s)
 
     def give_up(self, nbytes: int) -> None:
-        """Have others go by what the disk took.
+        """Have others go by what the disk took behind its first answer, which is one measurement among others.
 
         Where not even a block of `nbytes` has come, it may be asleep, which says little, or silent, which says nothing.
         """

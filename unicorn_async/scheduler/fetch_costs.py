@@ -7,6 +7,7 @@ from statistics import median_low
 
 _KEPT = 9  # measurements of each kind
 _TRIED_AGAIN_AFTER = 32  # times that it did not pay
+_WRITTEN_AGAIN = 32  # blocks in a row, since one is of no use without those before it in its text
 _PATIENCE = 1.5  # times what computing takes
 _LEAST_PATIENCE_S = 1.0  # less is no matter to anybody, and a disk may have been asleep
 
@@ -42,6 +43,7 @@ class FetchCosts:
         self.copied = _Rate()  # bytes from the host to the device
         self.read = _Rate()  # bytes from the disk
         self._num_refused = 0
+        self._num_unwritten = 0
 
     def compute_s(self, num_tokens: int) -> float:
         """Return how long so many tokens of a prompt would take; 0 where that was not measured."""
@@ -66,5 +68,11 @@ class FetchCosts:
         return not compute_s or rest_s <= max(compute_s, _LEAST_PATIENCE_S)
 
     def disk_pays(self, num_tokens: int, nbytes: int) -> bool:
-        """Whether a block of so many tokens would be read faster than computed, as far as that is known."""
-        return not self.computed.each_s or nbytes * self.read.each_s < self.compute_s(num_tokens)
+        """Whether to write a block of so many tokens: it would be read faster than computed, as far as that is known.
+
+        A disk of which nothing is left to read would be taken for slow for ever; so some are written now and then.
+        """
+        if not self.computed.each_s or nbytes * self.read.each_s < self.compute_s(num_tokens):
+            return True
+        self._num_unwritten += 1
+        return self._num_unwritten // _WRITTEN_AGAIN % _TRIED_AGAIN_AFTER == _TRIED_AGAIN_AFTER - 1
