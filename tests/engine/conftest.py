@@ -92,7 +92,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 @pytest.fixture
 def at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are kept and come back whatever that costs on this machine, and whatever its disk takes for it."""
-    monkeypatch.setattr(FetchCosts, "pays", lambda *_: True)
+    monkeypatch.setattr(FetchCosts, "is_faster", lambda *_: True)
     monkeypatch.setattr(FetchCosts, "disk_pays", lambda *_: True)
     monkeypatch.setattr(FetchCosts, "patience_s", lambda *_: None)
     monkeypatch.setattr(FetchCosts, "pays_to_go_on", lambda *_: True)

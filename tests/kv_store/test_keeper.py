@@ -216,6 +216,40 @@ async def test_when_the_rest_would_be_computed_faster_what_has_come_is_kept(
     assert [pool.knows(name.key) for name in NAMES[:3]] == [True, True, False]
 
 
+@pytest.mark.parametrize("is_tried", [False, True])
+async def test_what_waited_behind_a_disk_that_was_given_up_is_computed_unless_it_is_a_try(
+    *, is_tried: bool, store: ToyStore
+) -> None:
+    keeper = keeper_of(store)
+    store.save(NAMES[0])
+    keeper.disk.offer(NAMES[0])
+    await save_and_write(keeper)
+    sequence = Sequence("r", (1,), SamplingParams(), seed=0)
+    costs = keeper._prefixes.costs
+    costs.computed.observe(1000, 1.0)
+    restore = Restore(sequence, deque([(NAMES[0], 5)]), 12, is_tried=is_tried)
+    costs.read.begin_anew(64, 60.0)  # by what was before it
+    assert keeper._prefixes.pays_yet(restore), "the host has it"
+    store.kept.slots[0]._known.clear()
+    store.kept.slots[0]._filled.clear()
+    store.kept.slots[0].add(1)
+    assert await keeper._restore(restore) == is_tried
+    assert sequence.num_restores == (0 if is_tried else 2)
+    assert store.folder.read_names == NAMES[: int(is_tried)]
+
+
+@pytest.mark.parametrize(("read_s", "is_tried"), [(60.0, True), (1e-9, False)])
+def test_what_does_not_pay_and_is_waited_for_is_a_try(store: ToyStore, read_s: float, *, is_tried: bool) -> None:
+    prefixes = keeper_of(store)._prefixes
+    sequence = Sequence("r", tuple(range(BLOCK_SIZE + 1)), SamplingParams(), seed=0)
+    store.kept.add_to_disk(BlockName(0, extend_keys(sequence, 1, BLOCK_SIZE)[0]), 64)
+    prefixes.costs.computed.observe(1000, 1.0)
+    prefixes.costs.read.observe(64, read_s)
+    prefixes.begin(sequence, 1)
+    (restore,) = prefixes.restores
+    assert restore.is_tried == is_tried
+
+
 def test_blocks_that_are_waited_for_are_used_before_they_have_come(store: ToyStore) -> None:
     prefixes = keeper_of(store)._prefixes
     prefixes.is_open = True

@@ -159,6 +159,9 @@ class BlockKeeper:
             self._note_use(names)
 
     async def _restore_parts(self, restore: Restore) -> bool:
+        if not restore.is_cancelled and not self._prefixes.pays_yet(restore):
+            self._prefixes.compute_rest(restore)
+            return False
         pace = RestorePace(self._prefixes.costs, restore.num_tokens, self.disk.patience_s)
         while restore.lacking and not restore.is_cancelled:
             copies, to_read = self._next_part(restore)
@@ -192,10 +195,7 @@ class BlockKeeper:
         """Whether the rest is computed before the disk has read it; what has failed may be tried once more."""
         if not have_come or not restore.lacking:
             return not have_come and pace.is_over
-        sizes = [(name, self._kept.block_nbytes[name.group]) for name, _ in restore.lacking]
-        from_disk = sum(nbytes for name, nbytes in sizes if not self._kept.is_in_slot(name.group, name.key))
-        nbytes = sum(nbytes for _, nbytes in sizes)
-        return not pace.pays_to_go_on(self._prefixes.tokens_left(restore), nbytes, from_disk)
+        return not pace.pays_to_go_on(self._prefixes.tokens_left(restore), *self._prefixes.bytes_left(restore))
 
     async def _copy_back(self, copies: list[BlockCopy]) -> bool:
         """Copy blocks to the device, whose next steps find them there; returns whether that could be submitted."""

@@ -50,13 +50,16 @@ class FetchCosts:
         return num_tokens * self.computed.each_s
 
     def pays(self, num_tokens: int, nbytes: int, disk_bytes: int) -> bool:
-        """Whether to bring so many bytes back, a part of them from the disk, for so many tokens."""
-        fetch_s = nbytes * self.copied.each_s + disk_bytes * self.read.each_s
-        compute_s = self.compute_s(num_tokens)
-        if not compute_s or fetch_s < compute_s:
+        """Whether to bring so many bytes back, a part of them from the disk, for so many tokens: each call is a try."""
+        if self.is_faster(num_tokens, nbytes, disk_bytes):
             return True
         self._num_refused += 1
         return self._num_refused % _TRIED_AGAIN_AFTER == 0
+
+    def is_faster(self, num_tokens: int, nbytes: int, disk_bytes: int) -> bool:
+        """Whether to bring so many bytes back is faster than to compute so many tokens, as far as that is known."""
+        fetch_s, compute_s = nbytes * self.copied.each_s + disk_bytes * self.read.each_s, self.compute_s(num_tokens)
+        return not compute_s or fetch_s < compute_s
 
     def patience_s(self, num_tokens: int) -> float | None:
         """Return how long to wait for what computes as so many tokens; None where nothing was computed yet."""

@@ -48,7 +48,8 @@ class Released(NamedTuple):
 class Restore:
     """Blocks that a sequence waits for, in the order of its text; `is_cancelled` when it does not any more.
 
-    `num_tokens` are those that are computed where nothing comes back.
+    `num_tokens` are those that are computed where nothing comes back. One that `is_tried` did not pay when it was asked
+    for, and is brought back to see whether it does.
     """
 
     sequence: Sequence
@@ -56,6 +57,7 @@ class Restore:
     num_tokens: int
     num_lacking: int = field(init=False)  # at first
     is_cancelled: bool = False
+    is_tried: bool = False
 
     def __post_init__(self) -> None:
         self.num_lacking = len(self.lacking)
@@ -125,6 +127,16 @@ class KeptPrefixes(Prefixes):
     def tokens_left(self, restore: Restore) -> int:
         """Return about how many tokens are computed where no more of a sequence's blocks come back."""
         return restore.num_tokens * len(restore.lacking) // restore.num_lacking
+
+    def bytes_left(self, restore: Restore) -> tuple[int, int]:
+        """Return the size of what a sequence lacks yet, and of the part of it that only the disk has."""
+        sizes = [(name, self.kept.block_nbytes[name.group]) for name, _ in restore.lacking]
+        from_disk = sum(nbytes for name, nbytes in sizes if not self.kept.is_in_slot(name.group, name.key))
+        return sum(nbytes for _, nbytes in sizes), from_disk
+
+    def pays_yet(self, restore: Restore) -> bool:
+        """Whether to begin with what was asked for: a disk may have become slow while others were before it."""
+        return restore.is_tried or self._is_faster(restore)
 
     def compute_rest(self, restore: Restore) -> None:
         """Have nothing more be brought back to a sequence that is to begin anew: that takes too long."""
@@ -225,6 +237,7 @@ class KeptPrefixes(Prefixes):
         sequence.is_restoring = True
         sequence.num_restores += 1
         restore = Restore(sequence, lacking, sequence.num_found - begun * self._blocks.block_size)
+        restore.is_tried = not self._is_faster(restore)
         names = [name for name, _ in reversed(lacking)]
         self.kept.use_in_slots(names)  # others need room before their turn comes
         self.kept.use_on_disk(names)
@@ -248,6 +261,10 @@ class KeptPrefixes(Prefixes):
         nbytes = self._nbytes(sequence, reached)
         from_disk = self._nbytes(sequence, reached, self._in_memory)
         return self.costs.pays((reached - found) * self._blocks.block_size, nbytes, from_disk)
+
+    def _is_faster(self, restore: Restore) -> bool:
+        nbytes, from_disk = self.bytes_left(restore)
+        return not from_disk or self.costs.is_faster(restore.num_tokens, nbytes, from_disk)
 
     def _nbytes(self, sequence: Sequence, num_blocks: int, marks: BlockMarks | None = None) -> int:
         """Return the size of what a sequence can begin behind and is not here, or known of marks."""
