@@ -44,11 +44,11 @@ class Held:
         self.go_on, self.is_held = threading.Event(), threading.Event()
         write = received.Received.write
 
-        def held(one: received.Received, data: bytes) -> int:
+        def held(one: received.Received, data: bytes) -> None:
             if one.tell() >= HELD_FROM:
                 self.is_held.set()
                 self.go_on.wait(600)
-            return write(one, data)
+            write(one, data)
 
         patch.setattr(received.Received, "write", held)
 
@@ -59,7 +59,6 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
-    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
     monkeypatch.setattr(large_file, "SMALLEST", 100_000)
     monkeypatch.setattr(stream, "_END_S", 0.01)
     with no_leftovers(monkeypatch):

@@ -1,28 +1,32 @@
 """A large file from the hub, which goes on where it was cut off, whatever ended the download before.
 
-The library goes on within one call, and keeps nothing of a call that failed; so the file is written here, by its
-function that reads a response, to a place in its cache that the next call finds again. What has come can be read at
-once, and its digest is computed beside that.
+The library goes on within one call, keeps nothing of a call that failed, and takes a response by pieces of 10 MB, of
+which a connection that is cut loses the last. So the response is read here, as it comes, and written to a place in its
+cache that the next call finds again. What has come can be read at once, and its digest is computed beside that.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlparse
 
 from unicorn_async.checkpoint.partial_file import PartialFile
-from unicorn_async.errors import DownloadError
-from unicorn_async.hub.received import NoBar, Received
+from unicorn_async.errors import DownloadError, UnicornError
+from unicorn_async.hub.library_errors import first_line
+from unicorn_async.hub.received import Received
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO
+
+    from huggingface_hub.utils.tqdm import tqdm
 
     from unicorn_async.hub.needed import RepoFile
 
@@ -33,6 +37,10 @@ _SUFFIX = ".unicorn.incomplete"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HASH_BYTES = 1 << 20
 _TIMEOUT_S = 10.0
+_ATTEMPTS = 5  # that bring nothing, one after the other
+_WAIT_S = 1.0  # between them
+
+_log = logging.getLogger(__name__)
 
 
 def can_go_on(file: RepoFile) -> bool:
@@ -106,12 +114,23 @@ class LargeFile:
         Raises:
             DownloadError: the hub has a file of another size, or this was stopped. Others: those of the library.
         """
-        while (start := self.content.num_there) < min(end, self.file.nbytes):
-            try:
-                self._append(start, min(end, self.file.nbytes))
-            except Exception:  # whatever the library raises: it is told once nothing comes any more
-                if self.content.num_there <= start or self._is_stopped.is_set():
-                    raise
+        end = min(end, self.file.nbytes)
+        if self.content.num_there >= end:
+            return
+        num_failed = 0
+        with self._bar() as bar:
+            while (start := self.content.num_there) < end:
+                try:
+                    self._append(start, end, bar)
+                except Exception as exc:  # whatever the library raises: it is told once nothing comes any more
+                    there = self.content.num_there
+                    num_failed = 0 if there > start else num_failed + 1
+                    is_answer = isinstance(exc, (OSError, UnicornError))  # of the hub or the disk, not of a network
+                    if self._is_stopped.is_set() or num_failed == _ATTEMPTS or (is_answer and num_failed):
+                        raise
+                    _log.warning("%s: %s; it goes on at byte %d", self.file.name, first_line(exc), there)
+                    if num_failed:
+                        self._is_stopped.wait(_WAIT_S)
 
     def begun(self) -> BinaryIO:
         """Open what is there by now, as a file that ends there; raises OSError."""
@@ -146,10 +165,25 @@ class LargeFile:
         self._opened.close()
         self._digest.stop()
 
-    def _append(self, start: int, end: int) -> None:
-        from huggingface_hub import get_hf_file_metadata
-        from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils._headers import build_hf_headers
+    def _bar(self) -> tqdm:
+        from huggingface_hub.utils.tqdm import tqdm
+
+        return tqdm(  # type: ignore[no-untyped-call]
+            desc=Path(self.file.name).name,
+            total=self.file.nbytes,
+            initial=self.content.num_there,
+            unit="B",
+            unit_scale=True,
+            disable=None if self._shows_bar else True,  # by None: unless standard error is a terminal
+        )
+
+    def _append(self, start: int, end: int, bar: tqdm) -> None:
+        from huggingface_hub import constants, get_hf_file_metadata
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public by its documentation alone
+            build_hf_headers,
+            hf_raise_for_status,
+            http_stream_backoff,
+        )
 
         file = self.file
         found = get_hf_file_metadata(self._url, timeout=_TIMEOUT_S)
@@ -158,17 +192,24 @@ class LargeFile:
         headers = build_hf_headers()
         if urlparse(found.location).netloc != urlparse(self._url).netloc:
             headers.pop("authorization", None)  # a signed address of a store elsewhere, which the token is not for
-        if end < file.nbytes:
-            headers["Range"] = f"bytes=0-{end - 1}"  # of which the library leaves out what is there
-        http_get(
+        if start > 0 or end < file.nbytes:
+            headers["Range"] = f"bytes={start}-{end - 1 if end < file.nbytes else ''}"
+        with http_stream_backoff(
+            "GET",
             found.location,
-            cast("BinaryIO", Received(self._opened, self.content, self._is_stopped, end)),
-            resume_size=start,
             headers=headers,
-            expected_size=end,
-            displayed_filename=Path(file.name).name,
-            tqdm_class=None if self._shows_bar else NoBar,
-        )
+            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+            retry_on_exceptions=(),
+            retry_on_status_codes=(408, 429),
+        ) as response:
+            hf_raise_for_status(response)
+            starts_anew = response.status_code == 200  # a server that knows no ranges
+            received = Received(self._opened, self.content, self._is_stopped, 0 if starts_anew else start, end)
+            for piece in response.iter_bytes():  # as they come, for none to be lost
+                received.write(piece)
+                bar.update(self.content.num_there - bar.n)
+        if self.content.num_there < end:
+            raise EOFError(f"{file.name}: the answer ended before byte {end}")
 
 
 class _Digest(threading.Thread):

@@ -43,10 +43,11 @@ def _reason(exc: Exception, name: HubName, hub: str, cache: Path) -> str:
     if isinstance(exc, OSError) and exc.errno == errno.ENOSPC:
         return f"no room is left in {cache}; {_AGAIN} when there is some"
     if isinstance(exc, errors.LocalEntryNotFoundError) or "Connect" in type(exc).__name__:
-        return f"{hub} can't be reached ({_first_line(exc.__cause__ or exc)}); {_AGAIN}"
-    return f"{_first_line(exc)}; {_AGAIN}"
+        return f"{hub} can't be reached ({first_line(exc.__cause__ or exc)}); {_AGAIN}"
+    return f"{first_line(exc)}; {_AGAIN}"
 
 
-def _first_line(exc: BaseException) -> str:
+def first_line(exc: BaseException) -> str:
+    """Return what an error is, as far as one line has it: the library's go on for several."""
     lines = str(exc).strip().splitlines()
     return f"{type(exc).__name__}: {lines[0]}" if lines else type(exc).__name__
