@@ -76,6 +76,26 @@ def test_the_only_gguf_model_needs_no_tag_and_a_tag_comes_before_safetensors() -
     assert names_of(HubName("org/m", "Q8_0"), *files) == ([], ["m-Q8_0.gguf"])
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "m.mmproj-Q8_0.gguf",
+        "m-mmproj-f16.gguf",
+        "m-mmproj.gguf",
+        "MMPROJ-m.gguf",
+        "mmproj.gguf",
+        "mtp-m-Q4_K_M.gguf",
+        "imatrix_m.gguf",
+    ],
+)
+def test_what_lies_beside_a_gguf_model_is_none(beside: str) -> None:
+    assert names_of(PLAIN, "m-IQ2_M.gguf", beside) == ([], ["m-IQ2_M.gguf"])
+
+
+def test_a_model_may_have_a_name_like_theirs() -> None:
+    assert names_of(PLAIN, "m-mtp-Q8_0.gguf") == ([], ["m-mtp-Q8_0.gguf"])
+
+
 def test_a_world_vocabulary_stands_for_tokenizer_json() -> None:
     files = ("config.json", "model.safetensors", "rwkv_vocab_v20230424.txt", "hf_rwkv_tokenizer.py")
     assert names_of(PLAIN, *files) == (["config.json", "rwkv_vocab_v20230424.txt"], ["model.safetensors"])
@@ -83,7 +103,11 @@ def test_a_world_vocabulary_stands_for_tokenizer_json() -> None:
 
 def test_an_adapter_is_its_two_files() -> None:
     files = ("README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json")
-    assert names_of(PLAIN, *files) == (["adapter_config.json"], ["adapter_model.safetensors"])
+    for also in ([], ["config.json"]):
+        assert names_of(PLAIN, *files, *also) == (["adapter_config.json"], ["adapter_model.safetensors"])
+    model = ("config.json", "tokenizer.json", "model.safetensors")
+    assert names_of(PLAIN, *files, *model)[1] == ["model.safetensors"]
+    assert names_of(PLAIN, *files, "m-Q8_0.gguf")[1] == ["adapter_model.safetensors"]
 
 
 @pytest.mark.parametrize(

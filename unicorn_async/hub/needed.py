@@ -65,9 +65,11 @@ def needed_files(name: HubName, files: Iterable[RepoFile]) -> NeededFiles:
     found = {file.name: file for file in files if _PLAIN_NAME.fullmatch(file.name) and ".." not in file.name}
     if name.tag is not None:
         return NeededFiles((), _gguf_model(name, found))
-    if CONFIG_FILE not in found and all(part in found for part in _ADAPTER):
+    has_tensors = SINGLE_FILE in found or INDEX_FILE in found
+    is_model = has_tensors and CONFIG_FILE in found  # trainers put a model's configuration beside an adapter, too
+    if not is_model and all(part in found for part in _ADAPTER):
         return NeededFiles((found[_ADAPTER[0]],), (found[_ADAPTER[1]],), is_adapter=True)
-    if SINGLE_FILE in found or INDEX_FILE in found:
+    if has_tensors:
         return _safetensors_model(name, found)
     if any(map(is_model_name, map(_base, found))):
         return NeededFiles((), _gguf_model(name, found))

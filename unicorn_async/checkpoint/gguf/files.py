@@ -17,11 +17,13 @@ SUFFIX = ".gguf"
 # What names of files call their type by, such as Q4_K_M, UD-Q4_K_XL, IQ3_XXS, BF16 or MXFP4_MOE.
 _TAG = re.compile(r"(?:.*?[-._])?((?:UD-)?(?:I?Q\d|TQ\d|BF16|F16|F32|FP16|MXFP4|NVFP4)\w*)", re.IGNORECASE)
 _DYNAMIC = "ud-"
+# Files beside a model: its projector for images, what its weights matter, and its layers that draft alone.
+_BESIDE = re.compile(r"(.*[-._])?mmproj([-._].*)?|(mmproj|imatrix|mtp-).*", re.IGNORECASE)
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a file of this name is (a part of) a model; projectors of vision models and importances are none."""
-    return name.endswith(SUFFIX) and not name.startswith(("mmproj", "imatrix"))
+    """Whether a file of this name is (a part of) a model, and not of what lies beside one, such as a projector."""
+    return name.endswith(SUFFIX) and _BESIDE.fullmatch(name) is None
 
 
 def is_gguf(path: Path) -> bool:
