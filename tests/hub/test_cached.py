@@ -42,6 +42,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     two = {"two-Q4_K_M.gguf": b"g" * 400, "F16/two-F16-00001-of-00002.gguf": b"g" * 70}
     add(tmp_path, "org/two", {**two, "F16/two-F16-00002-of-00002.gguf": b"g" * 7})
     add(tmp_path, "org/words", {"tokenizer.json": b"{}"})
+    add(tmp_path, "org/ad", {"adapter_config.json": b"{}", "adapter_model.safetensors": b"w" * 60})
     (tmp_path / "models--org--begun" / "blobs").mkdir(parents=True)
     (tmp_path / "models--org--begun" / "blobs" / "0123.unicorn.incomplete").write_bytes(b"g" * 50)
     (tmp_path / "datasets--org--d").mkdir()
@@ -50,6 +51,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def test_everything_is_listed_with_its_size_and_whether_it_is_whole(environ: dict[str, str]) -> None:
     assert cached_models(environ) == [
+        CachedModel("org/ad", "adapter", 62, is_whole=True),
         CachedModel("org/begun", "", 50, is_whole=False),
         CachedModel("org/half", "safetensors", 3 + 72, is_whole=False),
         CachedModel("org/one", "Q8_0", 800, is_whole=True),

@@ -22,6 +22,7 @@ from unicorn_async.checkpoint.hub import (
     repos_in_hub,
 )
 from unicorn_async.errors import CheckpointError, ConfigError
+from unicorn_async.lora_spec import ADAPTER_CONFIG_FILE, ADAPTER_TENSORS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class CachedModel:
     """Something in the cache: by which name, what it is, its bytes on disk, and whether it can be loaded.
 
-    `kind` is "safetensors", a GGUF file's type, or "" for a repository without a model that is whole.
+    `kind` is "safetensors", "adapter", a GGUF file's type, or "" for a repository without a model that is whole.
     """
 
     name: str
@@ -107,8 +108,11 @@ def _remove_gguf(name: HubName, folder: Path, environ: Mapping[str, str]) -> Non
 def _described(name: str, path: Path, snapshot: Path) -> CachedModel:
     if path.suffix == SUFFIX:
         return CachedModel(name, tag_of(path), sum(part.stat().st_size for part in part_paths(path)), is_whole=True)
+    is_whole = _is_whole(path)
+    is_adapter = not is_whole and (path / ADAPTER_CONFIG_FILE).is_file() and (path / ADAPTER_TENSORS_FILE).is_file()
     files = [file for file in snapshot.glob("**/*") if file.is_file() and file.suffix != SUFFIX]
-    return CachedModel(name, "safetensors", sum(file.stat().st_size for file in files), _is_whole(path))
+    nbytes = sum(file.stat().st_size for file in files)
+    return CachedModel(name, "adapter" if is_adapter else "safetensors", nbytes, is_whole or is_adapter)
 
 
 def _is_whole(directory: Path) -> bool:
