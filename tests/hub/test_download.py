@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import shutil
 import sys
 import time
@@ -174,6 +176,16 @@ def test_a_connection_that_is_cut_goes_on_where_it_was(tmp_path: Path, way: str)
         starts = [asked for method, path, asked in hub.asked if method == "GET" and path.endswith(".gguf")]
         goes_on = way == "as large files"  # the library does so from each 10 MB
         assert starts == ([None, "bytes=150000-", "bytes=300000-"] if goes_on else [None] * 3)
+
+
+@pytest.mark.usefixtures("no_waits")
+def test_a_connection_that_is_cut_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    again = io.StringIO()
+    logging.getLogger("huggingface_hub").addHandler(logging.StreamHandler(again))  # as the library does at its import
+    with HubServer({"org/m-GGUF": GGUF}, cuts=[150_000]) as hub:
+        Puller(hub, tmp_path).pull("org/m-GGUF")
+    assert len([record for record in caplog.records if "peer closed" in record.message]) == 1
+    assert again.getvalue() == ""
 
 
 @pytest.mark.usefixtures("no_waits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -32,6 +33,7 @@ class Repository:
             raise ConfigError(
                 f"{name}: to download a model takes the package huggingface_hub: pip install 'unicorn-async[hub]'"
             ) from exc
+        _have_lines_once()
         self._name = name
         self._endpoint = (endpoint or ENDPOINT).rstrip("/")
         self._cache = cache
@@ -125,3 +127,12 @@ class Repository:
             path.unlink(missing_ok=True)
             expected, got = f"{file.nbytes} bytes, sha256 {file.sha256}", f"{nbytes} bytes, sha256 {digest}"
             raise DownloadError(f"{file.name}: expected {expected}, got {got}; it was removed, pull it again")
+
+
+def _have_lines_once() -> None:
+    """Leave what the library logs to the handlers of this process, where it has any: its own writes each line again."""
+    import huggingface_hub.utils.logging  # which puts its handler there
+
+    library = logging.getLogger(huggingface_hub.__name__)
+    if library.propagate and logging.getLogger().handlers:
+        library.handlers = [one for one in library.handlers if type(one) is not logging.StreamHandler]
