@@ -189,7 +189,7 @@ class LargeFile:
         found = get_hf_file_metadata(self._url, timeout=_TIMEOUT_S)
         if found.size not in (None, file.nbytes):
             raise DownloadError(f"{file.name}: expected {file.nbytes} bytes, the hub has {found.size}")
-        headers = build_hf_headers()
+        headers = build_hf_headers() | {"accept-encoding": "identity"}  # bytes are counted as they are in the file
         if urlparse(found.location).netloc != urlparse(self._url).netloc:
             headers.pop("authorization", None)  # a signed address of a store elsewhere, which the token is not for
         if start > 0 or end < file.nbytes:
