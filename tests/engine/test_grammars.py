@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import unicorn_async
+from tests.patience import wait_until
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import ConfigError, GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar
+from unicorn_async.guidance.follower import Follower
 from unicorn_async.guidance.process import GuidanceProcess
 from unicorn_async.ops.subgroups import matrix_subgroup_size
 from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from unicorn_async.engine.engine import Engine
     from unicorn_async.engine.types import Token
 
@@ -43,6 +47,11 @@ PERSON = {
 async def ask(engine: Engine, question: str = "What is 17 + 25?", **sampling: Any) -> list[Token]:
     prompt = engine.tokenizer.encode_chat([ChatMessage("user", question)])
     return [token async for token in engine.stream(prompt, SamplingParams(**({"max_tokens": 128} | sampling)))]
+
+
+async def ended(answer: AsyncIterator[Token]) -> None:
+    async for _ in answer:
+        pass
 
 
 def text_of(tokens: list[Token]) -> str:
@@ -163,8 +172,11 @@ async def test_what_has_ended_leaves_no_matcher_behind(open_engine: OpenEngine) 
 
 
 async def test_a_process_that_ends_fails_who_needed_it_and_is_started_again(
-    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: set[Follower] = set()
+    ask_it = Follower.ask
+    monkeypatch.setattr(Follower, "ask", lambda follower, request: asked.add(follower) or ask_it(follower, request))
     async with open_engine(MODEL) as engine:
         other = asyncio.create_task(ask(engine, ignore_eos=True, max_tokens=100))
         prompt = engine.tokenizer.encode_chat([ChatMessage("user", "Hi")])
@@ -172,10 +184,12 @@ async def test_a_process_that_ends_fails_who_needed_it_and_is_started_again(
         await anext(caught)
         process = engine._guides.process
         assert process is not None
+        os.killpg(process.pid, signal.SIGSTOP)
+        rest = asyncio.create_task(ended(caught))
+        await asyncio.to_thread(wait_until, lambda: any(follower._replies for follower in tuple(asked)))
         os.killpg(process.pid, signal.SIGKILL)
         with pytest.raises(GrammarLostError, match="has ended"):
-            async for _ in caught:
-                pass
+            await rest
         assert text_of(await ask(engine, grammar=Grammar.choice(["again"]))) == "again"
         assert len(await other) == 100
     assert "the process that follows a grammar has ended" in caplog.text

@@ -78,7 +78,7 @@ async def test_steps_are_cut_by_what_their_queries_see(
     async with open_engine() as engine:
         await engine.loaded()
         await answer(engine, prompt_of(100), max_tokens=3)
-        assert loads == [(0, 0, 100, 100 * 100), (1, 101, 0, 0), (1, 102, 0, 0)]
+        assert [load[:4] for load in loads] == [(0, 0, 100, 100 * 100), (1, 101, 0, 0), (1, 102, 0, 0)]
         assert tuple(layer and layer.window for layer in plans[0].layers) == engine.model_spec.layer_windows
 
 
