@@ -6,8 +6,8 @@
 For each figure: the most that rdna3_estimate.py gives our kernels for that model and chip, what was seen, the ratio of
 the two, and the share of the rate that bounds the step, which makes the estimate what was seen: of the memory's rate
 for decoding, of the instructions' for prompts, with DISPATCH_US for each dispatch. Kernels, dispatches and bytes are
-ours; llama.cpp's own were not put through the estimate. So a share says what the estimate has to be multiplied by to
-come out at what another engine reaches there, and not how good that engine's kernels are.
+ours; llama.cpp's own kernels for prompts are in rdna3_llama.py. So a share says what the estimate has to be multiplied
+by to come out at what another engine reaches there, and not how good that engine's kernels are.
 
 Types of files that are not known here have others in their place, which the last column tells. Memory is what a report
 says of its machine or, where it says nothing, the chip's in rdna3.py.
