@@ -91,7 +91,7 @@ def candidates(
         registers = 8 * chunks // max(lanes, 1) * (2 * heads + unroll)
         if fits and registers <= MAX_REGISTERS:
             cut = DecodeCut(workgroup, -(-workgroup // known_subgroup_size(info)), lanes, tile, unroll)
-            yield replace(plan, few=cut, many=cut, decode_heads=heads, max_splits=most)
+            yield replace(plan, cuts=((1, cut),), decode_heads=heads, max_splits=most)
 
 
 class Bench:

@@ -44,6 +44,7 @@ layout(constant_id = 20) const uint Q_PERIOD = 1;
 layout(constant_id = 21) const bool HAS_SINKS = false; // with which there is no norm
 layout(constant_id = 22) const bool V_NORM = false; // without weights; with WITH_NORM alone
 layout(constant_id = 23) const bool V_FROM_K = false; // raw q, k, v have no v heads: they are the raw k heads
+layout(constant_id = 24) const uint GROWTH = 0; // of the shortest splits, with the keys
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SplitCounters { uint v[]; };
@@ -201,7 +202,7 @@ void main() {
     uint sequence = (p.items + item).v.x, token = (p.items + item).v.y;
     uint context = (p.context_len + sequence).v;
     uint first = first_key(context, p.window);
-    uint split_keys = keys_per_split(context - first, TILE, MAX_SPLITS);
+    uint split_keys = keys_per_split(context - first, TILE, GROWTH, MAX_SPLITS);
     uint begin = first + gl_WorkGroupID.x * split_keys;
     if (begin >= context)
         return;
@@ -273,7 +274,7 @@ void main() {
 
     attend(table, kv_head, begin, has_last ? end - 1 : end);
     merge_groups();
-    uint splits = num_splits(context - first, TILE, MAX_SPLITS);
+    uint splits = num_splits(context - first, TILE, GROWTH, MAX_SPLITS);
     bool whole = splits == 1;
     if (SHARES)
         store_together(item, token, head, whole);

@@ -2,10 +2,12 @@
 // The experts of each token: the K with the largest scores, by falling score, of equal ones the lower number first, and what
 // their outputs are multiplied by. A subgroup owns a token at a time, and a lane PER_LANE experts at most. A score that is no
 // number is the smallest of all, so that whatever logits are, an expert is one of those that there are.
-// SORTS: one workgroup has all tokens, of ROOM pairs at most, and sorts the pairs as expert_tiles does.
+// SORTS: one workgroup has all tokens, 32 of ROOM pairs at most, and sorts the pairs as expert_tiles does. A token takes an
+// expert once, so that a word has an expert's tokens.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "include/expert_rows.glsl"
 #include "include/pointers.glsl"
 
@@ -44,7 +46,9 @@ const uint GROUP_SIZE = EXPERTS / GROUPS;
 const uint TAKEN = 0, NOT_A_NUMBER = 1;
 
 shared uint experts[ROOM]; // of pairs
-shared Tile made[ROOM]; // those that begin at a place of the order, others have no pairs
+shared uint users[SORTS ? EXPERTS : 1]; // of an expert: tokens, a bit each
+shared uint before[SORTS ? EXPERTS : 1]; // an expert: pairs of lower ones, and above 16 bits their tiles
+shared uint num_made; // tiles
 
 float scores[PER_LANE]; // what weights are made of
 float choices[PER_LANE]; // what experts are chosen by
@@ -170,13 +174,14 @@ void route(uint token) {
         [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
             own += expert_of(i) == expert ? scores[i] : 0.0;
         }
-        weights[slot] = subgroupAdd(own);
+        weights[slot] = subgroupShuffle(own, expert % gl_SubgroupSize);
         sum += weights[slot];
         own_scales[slot] = HAS_SCALES ? (p.scales + expert).v : 1.0;
         if (subgroupElect()) {
             p.chosen.v[token * K + slot] = expert;
             if (SORTS) {
                 experts[token * K + slot] = expert;
+                atomicOr(users[expert], 1u << token);
             }
         }
     }
@@ -188,45 +193,59 @@ void route(uint token) {
     }
 }
 
-// Places a pair behind all those of lower experts, and of its own those of lower numbers.
-void place(uint pair, uint num_pairs) {
-    const uint expert = experts[pair];
-    uint lower = 0;
-    uint own = 0;
-    uint before = 0;
-    for (uint other = 0; other < num_pairs; other++) {
-        lower += uint(experts[other] < expert);
-        own += uint(experts[other] == expert);
-        before += uint(experts[other] == expert && other < pair);
-    }
-    p.order.v[lower + before] = pair;
-    made[lower + before] = Tile(expert, lower + before, before % TILE == 0 ? min(TILE, own - before) : 0);
+uint tiles_of(uint pairs) {
+    return (pairs + TILE - 1) / TILE;
 }
 
+// Adds up the pairs and tiles of lower experts, in one subgroup.
+void add_up() {
+    uint sum = 0;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        const uint expert = expert_of(i);
+        const uint pairs = expert < EXPERTS ? bitCount(users[expert]) : 0;
+        const uint both = pairs | tiles_of(pairs) << 16;
+        const uint lower = sum + subgroupExclusiveAdd(both);
+        if (expert < EXPERTS) {
+            before[expert] = lower;
+        }
+        sum += subgroupAdd(both);
+    }
+    if (subgroupElect()) {
+        num_made = sum >> 16;
+    }
+}
+
+// Pairs lie behind those of lower experts, and of their own behind those of lower tokens.
 void sort_pairs() {
-    const uint num_pairs = p.tokens * K;
     barrier();
-    for (uint pair = gl_LocalInvocationID.x; pair < num_pairs; pair += WORKGROUP) {
-        place(pair, num_pairs);
+    if (gl_SubgroupID == 0) {
+        add_up();
     }
     barrier();
-    for (uint first = gl_LocalInvocationID.x; first < num_pairs; first += WORKGROUP) {
-        uint index = 0;
-        for (uint other = 0; other < first; other++) {
-            index += uint(made[other].count > 0);
+    for (uint pair = gl_LocalInvocationID.x; pair < p.tokens * K; pair += WORKGROUP) {
+        const uint expert = experts[pair];
+        const uint lower = bitCount(users[expert] & ((1u << pair / K) - 1));
+        p.order.v[(before[expert] & 0xffffu) + lower] = pair;
+    }
+    for (uint expert = gl_LocalInvocationID.x; expert < EXPERTS; expert += WORKGROUP) {
+        const uint pairs = bitCount(users[expert]);
+        for (uint tile = 0; tile < tiles_of(pairs); tile++) {
+            const uint first = tile * TILE;
+            p.tiles.v[(before[expert] >> 16) + tile] = Tile(expert, (before[expert] & 0xffffu) + first, min(TILE, pairs - first));
         }
-        if (made[first].count > 0) {
-            p.tiles.v[index] = made[first];
-        }
-        if (first == num_pairs - 1) { // the last lane knows how many there are
-            for (uint i = index + uint(made[first].count > 0); i < p.num_tiles; i++) {
-                p.tiles.v[i] = Tile(0, 0, 0);
-            }
-        }
+    }
+    for (uint i = num_made + gl_LocalInvocationID.x; i < p.num_tiles; i += WORKGROUP) {
+        p.tiles.v[i] = Tile(0, 0, 0);
     }
 }
 
 void main() {
+    if (SORTS) {
+        for (uint expert = gl_LocalInvocationID.x; expert < EXPERTS; expert += WORKGROUP) {
+            users[expert] = 0;
+        }
+        barrier();
+    }
     const uint step = gl_NumWorkGroups.x * gl_NumSubgroups;
     for (uint token = gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID; token < p.tokens; token += step) {
         route(token);

@@ -38,7 +38,7 @@ class Query:
 
 def with_cut(plan: AttentionPlan, cut: DecodeCut) -> AttentionPlan:
     """The plan with this cut for any step."""
-    return replace(plan, few=cut, many=cut)
+    return replace(plan, cuts=((1, cut),))
 
 
 class Step:

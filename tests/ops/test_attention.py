@@ -103,7 +103,7 @@ def test_a_cut_of_decode_leaves_blocks_whether_or_not_subgroups_share_it(
     step = Step(arrays, AttentionShape(8, 2, 128, 16, KVDType.F16), [Query(1), Query(50), Query(700)])
     subgroups = -(-workgroup // device.info.min_subgroup_size)
     plan = AttentionPlan.of(device.info, step.shape)
-    cut = DecodeCut(workgroup, subgroups, lanes=8, tile=plan.few.tile, unroll=plan.few.unroll)
+    cut = DecodeCut(workgroup, subgroups, lanes=8, tile=plan.cut(1).tile, unroll=plan.cut(1).unroll)
     plan = replace(with_cut(plan, cut), decode_heads=2)
     rows = FormedRows(arrays, RowForm.BLOCKS, *step.q.values.shape)
     step.run(device, arrays, plan=plan, out=rows.place)
@@ -155,7 +155,7 @@ def test_sinks_take_their_part_of_a_softmax_however_it_is_cut(
 def test_splits_are_joined_with_a_sink_once(device: Device, arrays: Arrays, workgroup: int) -> None:
     step = Step(arrays, AttentionShape(8, 2, 64, 16, KVDType.F16), [Query(c) for c in (1, 1311, 65)], has_sinks=True)
     plan = AttentionPlan.of(device.info, step.shape)
-    cut = DecodeCut(workgroup, -(-workgroup // device.info.min_subgroup_size), plan.few.lanes, 32, plan.few.unroll)
+    cut = DecodeCut(workgroup, -(-workgroup // device.info.min_subgroup_size), plan.lanes, 32, plan.cut(1).unroll)
     plan = replace(with_cut(plan, cut), decode_heads=2, max_splits=40)
     check(step.run(device, arrays, plan=plan, times=2), step.expected(), step.plan)
 
@@ -188,8 +188,8 @@ def test_odd_shapes_equal_the_reference(
 def test_contexts_of_several_tiles_per_split_are_joined(device: Device, arrays: Arrays, window: int) -> None:
     shape = AttentionShape(2, 1, 32, 16, KVDType.F16)
     plan = AttentionPlan.of(device.info, shape)
-    tile = plan.few.tile
-    plan, longest = with_cut(plan, plan.few), tile * plan.max_splits
+    tile = plan.cut(1).tile
+    plan, longest = with_cut(plan, plan.cut(1)), tile * plan.max_splits
     sequences = [Query(longest + 5), Query(3), Query(longest), Query(2 * longest + 77), Query(tile + 1)]
     step = Step(arrays, shape, sequences, window=window)
     check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
@@ -214,7 +214,7 @@ def test_items_with_few_and_many_splits_are_joined_in_one_dispatch_again_and_aga
     step = Step(arrays, shape, [Query(c) for c in (1, 1311, 64, 65, 700, 32, 33)], window=window)
     plan = AttentionPlan.of(device.info, shape)
     subgroups = -(-workgroup // device.info.min_subgroup_size)
-    cut = DecodeCut(workgroup, subgroups, plan.few.lanes, 32, plan.few.unroll)
+    cut = DecodeCut(workgroup, subgroups, plan.lanes, 32, plan.cut(1).unroll)
     plan = replace(with_cut(plan, cut), decode_heads=heads, max_splits=max_splits)
     check(step.run(device, arrays, plan=plan, times=3), step.expected(), step.plan)
 

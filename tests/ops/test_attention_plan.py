@@ -69,15 +69,15 @@ def test_the_constants_of_a_gpu_equal_the_reference(device: Device, arrays: Arra
     check(step.run(device, arrays, info=info), step.expected(), step.plan)
 
 
-@pytest.mark.combinations("either cut with every length")
-@pytest.mark.parametrize("cut", ["few", "many"])
+@pytest.mark.combinations("every cut with every length")
+@pytest.mark.parametrize("num_tokens", [1, MAX_FEW_TOKENS, MAX_FEW_TOKENS + 1])
 @pytest.mark.parametrize("context", [1, 2, 31, 33, 127, 129, 1023, 4097, 16_385, 33_000])
 def test_contexts_of_any_length_equal_the_reference_with_the_constants_of_a_gpu(
-    device: Device, arrays: Arrays, context: int, cut: str
+    device: Device, arrays: Arrays, context: int, num_tokens: int
 ) -> None:
     step = Step(arrays, AttentionShape(2, 1, 128, 16, KVDType.F16), [Query(context)])
     plan = AttentionPlan.of(replace(device.info, type=DeviceType.DISCRETE), step.shape)
-    plan = with_cut(plan, plan.few if cut == "few" else plan.many)
+    plan = with_cut(plan, plan.cut(num_tokens))
     check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
 
 
@@ -86,7 +86,7 @@ def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device, head_
     info = replace(device.info, type=DeviceType.INTEGRATED, max_shared_memory=16 << 10)
     shape = AttentionShape(16, 1, head_dim, 16, KVDType.F16)
     plan = AttentionPlan.of(info, shape)
-    assert plan.few.subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
+    assert plan.cut(1).subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
 
 
 def test_prefill_runs_on_matrix_units_where_the_device_has_them(device: Device) -> None:
@@ -131,6 +131,30 @@ def test_steps_of_many_sequences_cut_contexts_less(device: Device) -> None:
     )
     assert [plan.decode_grid([320] * n, 0, n)[0] for n in (1, MAX_FEW_TOKENS, MAX_FEW_TOKENS + 1, 64)] == [5, 5, 1, 1]
     assert plan.cut(64).lanes == plan.cut(1).lanes  # sums of a key's products are the same, whoever it is fetched with
+
+
+def as_large(info: DeviceInfo) -> DeviceInfo:
+    """What a device would say of itself if it were an H100."""
+    size = {"subgroup_size": 32, "min_subgroup_size": 32, "max_subgroup_size": 32}
+    return replace(info, type=DeviceType.DISCRETE, compute_units=132, max_shared_memory=49152, **size)
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [((32, 4), 128), ((16, 2), 256), ((64, 8), 64)])
+def test_a_large_gpu_reads_contexts_by_lanes_with_room_for_what_is_under_way(
+    device: Device, heads: tuple[int, int], head_dim: int
+) -> None:
+    plan = AttentionPlan.of(as_large(device.info), AttentionShape(*heads, head_dim, 16, KVDType.F16))
+    rows = plan.decode_heads * head_dim // 8 // plan.lanes
+    assert (rows, plan.lanes) == (4, 8 if head_dim == 64 else 16)
+    assert {cut.unroll for _, cut in plan.cuts} == {4}
+
+
+def test_a_large_gpu_cuts_contexts_by_how_many_there_are_and_how_long(device: Device) -> None:
+    plan = AttentionPlan.of(as_large(device.info), AttentionShape(32, 4, 128, 16, KVDType.F16))
+    splits = {n: [plan.decode_grid([context] * n, 0, n)[0] for context in (368, 4096, 32768)] for n in (1, 8, 32)}
+    assert splits == {1: [6, 16, 64], 8: [6, 8, 16], 32: [1, 8, 64]}
+    assert [plan.cut(n).workgroup for n in (1, 8, 32, 64)] == [256, 128, 256, 128]
+    assert plan.decode_grid([1024, 1023], 0, 8)[0] == 16 > plan.decode_grid([1024], 0, 8)[0]  # of any of the contexts
 
 
 def as_rdna(info: DeviceInfo) -> DeviceInfo:
@@ -203,12 +227,12 @@ def test_rdna_shares_a_context_among_as_many_workgroups_as_its_units_hold(device
         plan = AttentionPlan.of(rdna, shape)
         workgroups = heads // plan.decode_heads
         assert plan.max_splits == max(16, 96 // workgroups)
-        assert plan.subgroup == 32 and plan.few.subgroups == 8
+        assert plan.subgroup == 32 and plan.cut(1).subgroups == 8
         bytewise = AttentionPlan.of(rdna, replace(shape, kv_dtype=KVDType.INT8))
-        assert bytewise.decode_heads <= 2 and bytewise.few.unroll * bytewise.decode_heads <= 4
-        assert plan.few.unroll * plan.decode_heads <= 8  # keys and heads that a lane has in its registers
+        assert bytewise.decode_heads <= 2 and bytewise.cut(1).unroll * bytewise.decode_heads <= 4
+        assert plan.cut(1).unroll * plan.decode_heads <= 8  # keys and heads that a lane has in its registers
         singles = AttentionPlan.of(rdna, replace(shape, kv_dtype=KVDType.F32))
-        assert singles.few.unroll == max(1, 4 // singles.decode_heads)  # keys of twice the size
+        assert singles.cut(1).unroll == max(1, 4 // singles.decode_heads)  # keys of twice the size
         assert plan.decode_grid([100_000], 0, 1)[0] <= plan.max_splits
 
 

@@ -183,8 +183,8 @@ def test_workgroups_that_share_a_kv_head_store_it_once_and_agree(
     shape = AttentionShape(8, 2, 64, BLOCK_SIZE, kv_dtype)
     plan = AttentionPlan.of(device.info, shape)
     subgroups = -(-workgroup // device.info.min_subgroup_size)
-    cut = replace(plan.few, workgroup=workgroup, subgroups=subgroups, tile=32)
-    plan = replace(plan, few=cut, many=cut, decode_heads=heads, max_splits=40)
+    cut = replace(plan.cut(1), workgroup=workgroup, subgroups=subgroups, tile=32)
+    plan = replace(plan, cuts=((1, cut),), decode_heads=heads, max_splits=40)
     check(device, Decoding(arrays, shape, norm="plain"), plan)
 
 

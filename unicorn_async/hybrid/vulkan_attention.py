@@ -16,7 +16,6 @@ from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.vulkan_exchange import ExchangeLayout, VulkanExchange
 from unicorn_async.memory.plan import decode_scratch_bytes
 from unicorn_async.ops.attention_op import DecodeScratch
-from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
 from unicorn_async.ops.kv_append import kv_append, kv_append_kernel
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.step.attention_arguments import AttentionArguments
@@ -131,8 +130,8 @@ class VulkanFarAttention:
 
     def _kernel_requests(self) -> tuple[KernelRequest, ...]:
         attention = self._attention
-        few, many = attention.kernels_for(num_tokens=1), attention.kernels_for(num_tokens=MAX_FEW_TOKENS + 1)
-        return kv_append_kernel(attention.plan.shape), *few, *many
+        cuts = [attention.kernels_for(num_tokens=most) for most, _ in attention.plan.cuts]
+        return kv_append_kernel(attention.plan.shape), *dict.fromkeys(request for cut in cuts for request in cut)
 
     async def begin(self, turn: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:
         """See `FarAttention`; records commands for a batch of a new kind."""

@@ -38,7 +38,7 @@ class GpuAttention:
         """See `AttentionOp`: halves are for values that come out of a cache of halves and can't overflow them."""
         shape = self.plan.shape
         if form is RowForm.BLOCKS:
-            return shape.head_dim % QUANT_BLOCK == 0 and self.plan.few.lanes * self.plan.lane_elements >= QUANT_BLOCK
+            return shape.head_dim % QUANT_BLOCK == 0 and self.plan.lanes * self.plan.lane_elements >= QUANT_BLOCK
         return form is RowForm.FLOATS or shape.kv_dtype is not KVDType.F32
 
     def kernels_for(
@@ -73,6 +73,7 @@ class GpuAttention:
             "BLOCK_SIZE": shape.block_size,
             "LANES": cut.lanes,
             "TILE": cut.tile,
+            **({"GROWTH": cut.growth} if cut.growth else {}),
             "MAX_SPLITS": plan.max_splits,
             "SOFT_CAP": self._soft_cap,
             "UNROLL": cut.unroll,

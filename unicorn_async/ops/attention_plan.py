@@ -17,7 +17,7 @@ from unicorn_async.ops.subgroups import (
 from unicorn_async.tensor import QUANT_BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.kv_cache import AttentionShape
@@ -30,6 +30,7 @@ _SHARED_DIM = 128  # of larger heads a subgroup has no registers for whole rows 
 _MATRIX_SHARED_BYTES = 14592  # of it, beside the rows that it stages
 _SOFTWARE_LANES = 4  # that share a key; sums over more of them cost more than they save
 MAX_ROTATING_TOKENS = 4  # of a step whose attention rotates in passing: every workgroup of an item repeats that
+MAX_ALONE_TOKENS = 4  # of a step whose sequences have a large device nearly for themselves
 MAX_FEW_TOKENS = 24  # of a step whose sequences are too few to fill a large device: their contexts are cut into more
 _DECODE_WORKGROUP, _MANY_WORKGROUP = 256, 128  # lanes, for few sequences and for many
 _FEW_TILE, _MANY_TILE = 64, 512  # keys of the shortest splits
@@ -37,7 +38,11 @@ _DECODE_WORKGROUPS = 512  # of one sequence with a long context: an H200 holds t
 _LEAN_ROWS = 8  # heads times chunks of keys that a lane has under way where registers are few
 _LEAN_SHARED_BYTES = 32_000  # of 32 KiB, beside what a split's join takes
 _UNIT_WORKGROUPS = 8  # the same of a compute unit, where the driver says how many there are
-_SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
+_SPLIT_GRAIN, _FIRST_GROWTH = 32, 8  # keys, and the power of two from which splits grow: attention_splits.glsl
+_ALONE_GROWTH, _FEW_GROWTH = 2, 3  # quarters of a doubling of splits for each of the context
+_MAX_LANES = 32
+_GPU_ROWS, _GPU_LANES, _GPU_UNROLL, _GPU_LOADS = 4, 16, 4, 8  # of decode on other GPUs, by an H100's times
+_FULL_UNIT_WORKGROUPS = 2  # of 256 lanes each, from which on many sequences have smaller workgroups
 _MIN_INT8_SUBGROUP = 8  # lanes that quantise a block of keys or values together
 _PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
 
@@ -72,7 +77,7 @@ def _most_heads(info: DeviceInfo, shape: AttentionShape) -> int:
     if info.is_software:
         return 1
     if not halves_subgroups(info):
-        return 4 if shape.kv_dtype is KVDType.INT8 else 8  # else too few lanes have room, by an H100's times
+        return _GPU_ROWS  # with more, too few lanes have room
     is_large, is_int8 = shape.head_dim > _SHARED_DIM, shape.kv_dtype is KVDType.INT8
     if _has_all_registers(info, shape):
         return 6 if is_large and not is_int8 else 8
@@ -119,11 +124,52 @@ def _lane_elements(shape: AttentionShape) -> int:
     return 16 if shape.kv_dtype is KVDType.INT8 else 8
 
 
+def _lanes(info: DeviceInfo, shape: AttentionShape) -> int:
+    """Lanes that share a key: a power of two of which each has as many loads as the others."""
+    most = min(info.min_subgroup_size, _SOFTWARE_LANES if info.is_software else _MAX_LANES)
+    if not info.is_software and not halves_subgroups(info):
+        most = min(most, _GPU_LANES)
+    loads, lanes = shape.head_dim // _lane_elements(shape), 1
+    while lanes < most and loads % (2 * lanes) == 0:
+        lanes *= 2
+    return lanes
+
+
+def _cuts(info: DeviceInfo, shape: AttentionShape, lanes: int, heads: int) -> Iterator[tuple[int, DecodeCut]]:
+    """How decode is cut by a step's tokens, with `heads` query heads to a workgroup."""
+    subgroup = workgroup_unit(info)
+    large = subgroup if info.is_software else _DECODE_WORKGROUP
+    while large > subgroup and _decode_shared_bytes(info, shape, large, heads) > _most_shared(info):
+        large //= 2
+    small = max(subgroup, min(large, _MANY_WORKGROUP))
+
+    def cut(workgroup: int, tile: int, unroll: int, growth: int = 0) -> DecodeCut:
+        return DecodeCut(workgroup, _subgroups(info, workgroup), lanes, tile, unroll, growth)
+
+    loads = shape.head_dim // _lane_elements(shape)  # of a key
+    if info.is_software:
+        yield MAX_FEW_TOKENS, cut(large, _FEW_TILE, 1)
+    elif halves_subgroups(info):
+        unroll = max(1, 4 * lanes // loads)
+        unroll = max(1, min(unroll, _rows_under_way(info, shape) // (heads * (shape.head_dim // 8) // lanes)))
+        yield MAX_FEW_TOKENS, cut(large, _FEW_TILE, unroll)
+        yield 2 * MAX_FEW_TOKENS, cut(small, _MANY_TILE, max(1, unroll // 2))
+    else:
+        unroll = max(1, min(_GPU_UNROLL, _GPU_LOADS * lanes // loads))
+        yield MAX_ALONE_TOKENS, cut(large, _FEW_TILE, unroll, _ALONE_GROWTH)
+        yield MAX_FEW_TOKENS, cut(small, _FEW_TILE, unroll, _FEW_GROWTH)
+        not_full = _FULL_UNIT_WORKGROUPS * info.compute_units * heads // shape.num_heads
+        if not_full > MAX_FEW_TOKENS:
+            yield not_full, cut(large, _MANY_TILE, unroll)
+        yield max(not_full, MAX_FEW_TOKENS) + 1, cut(small, _MANY_TILE, unroll)
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeCut:
     """How decode is cut: `lanes` lanes share a key and load `unroll` of them at once, splits have `tile` keys or more.
 
-    A workgroup has `workgroup` lanes, in `subgroups` subgroups at most.
+    A workgroup has `workgroup` lanes, in `subgroups` subgroups at most. From 512 keys on the shortest splits become
+    longer: `growth` quarters of a doubling for each doubling of the keys.
     """
 
     workgroup: int
@@ -131,22 +177,27 @@ class DecodeCut:
     lanes: int
     tile: int
     unroll: int
+    growth: int = 0
+
+    def shortest_split(self, num_keys: int) -> int:
+        """Keys of the shortest splits of so many."""
+        steps = max(num_keys.bit_length() - 1, _FIRST_GROWTH) - _FIRST_GROWTH
+        return self.tile << (self.growth * steps // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """The kernels' constants for one shape on one device; a pure function of both.
 
-    Decode is cut in one way in steps of up to MAX_FEW_TOKENS tokens, and in another in those with `many`. An item has
-    at most `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup, `rows` the pairs
-    of a query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time. With a
-    `matrix_subgroup` prefill runs on matrix units, in subgroups of this size, `matrix_shares` of them for
-    the same rows; all else asks for `subgroup`.
+    `cuts` are how decode is cut in steps of up to so many tokens, by rising numbers; the last one is for any above. All
+    of them have the same `lanes`. An item has at most `max_splits` splits. `decode_heads` and `prefill_heads` are the
+    query heads of a workgroup, `rows` the pairs of a query and a head in a prefill tile, of which a lane scores
+    `prefill_keys` keys at a time. With a `matrix_subgroup` prefill runs on matrix units, in subgroups of this size,
+    `matrix_shares` of them for the same rows; all else asks for `subgroup`.
     """
 
     shape: AttentionShape
-    few: DecodeCut
-    many: DecodeCut
+    cuts: tuple[tuple[int, DecodeCut], ...]
     decode_heads: int
     max_splits: int
     rows: int
@@ -169,34 +220,15 @@ class AttentionPlan:
                 f"KV cache: int8 needs subgroups of {_MIN_INT8_SUBGROUP} lanes, {info.name} has {lanes}"
             )
         chunks = shape.head_dim // 8
-        loads = shape.head_dim // _lane_elements(shape)
-        lanes = 1
-        most_lanes = _SOFTWARE_LANES if info.is_software else 32
-        while lanes < min(info.min_subgroup_size, most_lanes) and loads % (2 * lanes) == 0:
-            lanes *= 2
+        lanes = _lanes(info, shape)
         decode_heads = _divisor(shape.group, max(1, _most_heads(info, shape) * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
         shares = _matrix_shares(info, shape)
         rows = _MATRIX_ROWS // shares if matrix_subgroup else _prefill_rows(info, shape)
-        subgroup = workgroup_unit(info)
-        decode_workgroup = subgroup if info.is_software else _DECODE_WORKGROUP
-        while decode_workgroup > subgroup and (
-            _decode_shared_bytes(info, shape, decode_workgroup, decode_heads) > _most_shared(info)
-        ):
-            decode_workgroup //= 2
-        unroll = 1 if info.is_software else max(1, 4 * lanes // loads)
-        if halves_subgroups(info):
-            unroll = max(1, min(unroll, _rows_under_way(info, shape) // (decode_heads * chunks // lanes)))
-        few = DecodeCut(decode_workgroup, _subgroups(info, decode_workgroup), lanes, _FEW_TILE, unroll)
-        many = few
-        if not info.is_software:
-            workgroup = max(subgroup, min(decode_workgroup, _MANY_WORKGROUP))
-            many = DecodeCut(workgroup, _subgroups(info, workgroup), lanes, _MANY_TILE, max(1, unroll // 2))
         return cls(
             shape=shape,
-            few=few,
-            many=many,
+            cuts=tuple(_cuts(info, shape, lanes, decode_heads)),
             decode_heads=decode_heads,
             max_splits=8 if info.is_software else min(128, max(16, _decode_workgroups(info) // workgroups)),
             rows=rows,
@@ -217,15 +249,21 @@ class AttentionPlan:
         """Queries of one prefill tile."""
         return self.rows // self.prefill_heads
 
+    @property
+    def lanes(self) -> int:
+        """Lanes that share a key of decode."""
+        return self.cuts[0][1].lanes
+
     def cut(self, num_tokens: int) -> DecodeCut:
         """How steps that were recorded for so many tokens cut decode."""
-        return self.few if num_tokens <= MAX_FEW_TOKENS else self.many
+        return next((cut for most, cut in self.cuts if num_tokens <= most), self.cuts[-1][1])
 
     def num_splits(self, context_len: int, window: int, num_tokens: int) -> int:
         """Splits of a decode item with so many tokens, its own included, in a step recorded for `num_tokens`."""
         num_keys = self._num_keys(context_len, window)
         share = -(-num_keys // self.max_splits)
-        return -(-num_keys // max(self.cut(num_tokens).tile, -(-share // _SPLIT_GRAIN) * _SPLIT_GRAIN))
+        shortest = self.cut(num_tokens).shortest_split(num_keys)
+        return -(-num_keys // max(shortest, -(-share // _SPLIT_GRAIN) * _SPLIT_GRAIN))
 
     @staticmethod
     def _num_keys(context_len: int, window: int) -> int:
@@ -239,7 +277,8 @@ class AttentionPlan:
         if not context_lens:
             return 0, 0, 0
         items, splits = len(context_lens), self.num_splits(max(context_lens), window, num_tokens)
-        if self._num_keys(max(context_lens), window) > self.cut(num_tokens).tile * self.max_splits:
+        cut = self.cut(num_tokens)
+        if cut.growth or self._num_keys(max(context_lens), window) > cut.tile * self.max_splits:
             splits = max(self.num_splits(context, window, num_tokens) for context in context_lens)
         return splits, self.shape.num_heads // self.decode_heads, items
 

@@ -132,7 +132,7 @@ def _constants(info: DeviceInfo, shape: AttentionShape, *, norm: bool, plus_one:
         "BLOCK_SIZE": shape.block_size,
         "WITH_NORM": norm,
         "PLUS_ONE": plus_one,
-        "LANES": AttentionPlan.of(info, shape).few.lanes,
+        "LANES": AttentionPlan.of(info, shape).lanes,
     }
 
 
