@@ -15,8 +15,10 @@ from unicorn_async.ops.routing import (
     TiledPairs,
     expert_sum,
     expert_tiles,
+    multiplies_where_routed,
     num_tiles,
     route,
+    router,
     sorts_where_routed,
 )
 from unicorn_async.tensor import DType, Tensor
@@ -249,6 +251,75 @@ def test_few_tokens_are_sorted_where_they_are_routed(arrays: Arrays, routing: Ro
         for found, expected in zip(both, alone, strict=True):
             np.testing.assert_array_equal(found, expected)
         check_tiles(alone[0], made.read(), tile)
+
+
+@pytest.mark.parametrize("columns", [36, 1028])
+@pytest.mark.parametrize("is_biased", [False, True], ids=["plain", "biased"])
+@pytest.mark.parametrize("routing", [ROUTINGS[i] for i in (0, 2, 4, 5, 6)], ids=ids)
+def test_the_last_workgroup_of_a_router_chooses_from_all_logits(
+    arrays: Arrays, routing: Routing, columns: int, *, is_biased: bool
+) -> None:
+    rng = np.random.default_rng(columns)
+    weight = (rng.standard_normal((routing.num_experts, columns)) / np.sqrt(columns)).astype(np.float32)
+    bias = rng.standard_normal(routing.num_experts).astype(np.float32)
+    done, own_weight, own_bias = arrays.put(np.zeros(1, np.uint32)), arrays.put(weight), arrays.put(bias)
+    for num_tokens in (1, 5, 8):
+        x = rng.standard_normal((num_tokens, columns)).astype(np.float32)
+        made = Sorted(arrays, num_tokens * routing.num_chosen, routing.num_experts, 2)
+        own, logits = arrays.put(x), arrays.poisoned(num_tokens + 1, routing.num_experts)
+        chosen = arrays.put(np.full((num_tokens + 1, routing.num_chosen), GUARD, np.uint32))
+        weights = arrays.poisoned(num_tokens + 1, routing.num_chosen)
+        arrays.run(
+            lambda recorder, own=own, logits=logits, chosen=chosen, weights=weights, made=made, n=num_tokens: router(
+                recorder,
+                arrays.device.kernels,
+                arrays.device.info,
+                routing=routing,
+                x=own.tensor,
+                weight=own_weight.tensor,
+                bias=own_bias.tensor if is_biased else None,
+                logits=Tensor(logits.address, (n, routing.num_experts), DType.F32),
+                done=done.address,
+                correction=None,
+                chosen=chosen.address,
+                weights=Tensor(weights.address, (n, routing.num_chosen), DType.F32),
+                pairs=made.pairs,
+            )
+        )
+        wanted = x.astype(np.float64) @ weight.T.astype(np.float64) + (bias if is_biased else 0)
+        np.testing.assert_allclose(logits.values[:-1], wanted, atol=1e-5)
+        expected, expected_weights = reference(routing, logits.values[:-1], None)
+        np.testing.assert_array_equal(chosen.values[:-1], expected)
+        np.testing.assert_allclose(weights.values[:-1], expected_weights, rtol=2e-5, atol=1e-7)
+        check_tiles(chosen.values[:-1], made.read(), 2)
+        assert np.isnan([*logits.values[-1], *weights.values[-1]]).all() and done.values[0] == 0
+
+
+def test_a_router_takes_few_tokens_alone(arrays: Arrays) -> None:
+    routing = Routing(128, 8)
+    assert [multiplies_where_routed(routing, num_tokens) for num_tokens in (1, 8, 9)] == [True, True, False]
+    for columns, error, match in (
+        (64, ConfigError, "8 tokens of Routing.* got 9"),
+        (6, UnsupportedModelError, "got 6"),
+    ):
+        with pytest.raises(error, match=match):
+            arrays.run(
+                lambda recorder, columns=columns: router(
+                    recorder,
+                    arrays.device.kernels,
+                    arrays.device.info,
+                    routing=routing,
+                    x=Tensor(0, (9, columns), DType.F32),
+                    weight=Tensor(0, (128, columns), DType.F32),
+                    bias=None,
+                    logits=Tensor(0, (9, 128), DType.F32),
+                    done=0,
+                    correction=None,
+                    chosen=0,
+                    weights=Tensor(0, (9, 8), DType.F32),
+                    pairs=TiledPairs(72, 1, 0, 0),
+                )
+            )
 
 
 def test_more_pairs_than_a_workgroup_has_room_for_are_not_sorted_where_they_are_routed(arrays: Arrays) -> None:

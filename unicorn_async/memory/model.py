@@ -11,6 +11,7 @@ from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.memory.kv_plan import wanted_context
 from unicorn_async.memory.plan import fixed_name, max_logit_rows
 from unicorn_async.models.activations import Activations, Residual, residual_names
+from unicorn_async.models.blocks.experts import ROUTED
 from unicorn_async.ops.attention_op import DecodeScratch
 from unicorn_async.ops.rotary import frequencies
 from unicorn_async.weights.tensors import matrices_of, vectors_of
@@ -89,8 +90,9 @@ class ModelMemory:
         tables = Arena(device.memory, MemoryKind.ARGUMENTS, 1 << 20, name="tables")
         try:
             addresses = {name: places[name].address for name in workspace}
-            if "split_counters" in places:
-                zero_memory(device, places["split_counters"])
+            for name in ("split_counters", ROUTED):
+                if name in places:
+                    zero_memory(device, places[name])
             rows = max_logit_rows(options)
             frames = [residual_names(frame) for frame in range(options.num_residuals)]
             return cls(

@@ -1,6 +1,7 @@
 """Which experts of a mixture each token takes, all of it on the device, and the sum of what they leave.
 
     route(…)         the experts of each token, and the weights of their outputs; of few tokens, expert_tiles as well
+    router(…)        of still fewer tokens the router's product, and route behind it
     expert_tiles(…)  the pairs of a token and an expert, sorted by expert and cut into tiles
     expert_sum(…)    the weighted sum
 
@@ -30,6 +31,8 @@ _MAX_ROUTING_LANES = 1024
 _SORTING_LANES = 256
 _ONE_GROUPS_PAIRS = 512  # that one workgroup sorts as fast as many
 _SUMMING_LANES = 64
+_MAX_ROUTER_TOKENS = 8  # whose experts the last of the workgroups that multiply chooses
+_ROUTER_LANES = 256
 _VECTOR = 4
 
 
@@ -115,33 +118,13 @@ def route(
     it, `pairs` are what `expert_tiles` makes of the choice. Raises ConfigError for other shapes.
     """
     num_tokens, stride = logits.shape
-    experts = routing.num_experts
-    logits.expect("route: logits", (num_tokens, max(stride, experts)), DType.F32)
-    weights.expect("route: weights", (num_tokens, routing.num_chosen), DType.F32)
-    if correction is not None:
-        correction.expect("route: correction", (experts,), DType.F32)
-    if scales is not None:
-        scales.expect("route: scales", (experts,), DType.F32)
-    constants: dict[str, ConstantValue] = {
-        "WORKGROUP": info.subgroup_size,
-        "EXPERTS": experts,
-        "K": routing.num_chosen,
-        "PER_LANE": -(-experts // info.min_subgroup_size),
-        "SIGMOID": routing.is_sigmoid,
-        "NORMALISE": routing.normalises,
-        "HAS_BIAS": correction is not None,
-        "GROUPS": routing.num_groups,
-        "GROUPS_KEPT": routing.groups_kept,
-        **({} if scales is None else {"HAS_SCALES": True}),
-    }
+    _expect_routes(routing, logits, correction, weights, scales)
+    constants = {"WORKGROUP": info.subgroup_size, **_routing_constants(info, routing, correction, scales)}
     groups, sorted_fields = min(num_tokens, _MAX_ROUTING_GROUPS), {"order": 0, "tiles": 0, "num_tiles": 0}
     if pairs is not None:
-        if not sorts_where_routed(routing, num_tokens) or pairs.num_pairs != num_tokens * routing.num_chosen:
-            raise ConfigError(f"route: {num_tokens} tokens of {routing} are not sorted into {pairs}")
-        constants |= {"WORKGROUP": _routing_lanes(info, num_tokens)}
-        constants |= {"SORTS": True, "TILE": pairs.tile, "ROOM": _MAX_SORTED_PAIRS}
-        count = num_tiles(pairs.num_pairs, experts, pairs.tile)
-        groups, sorted_fields = 1, {"order": pairs.order, "tiles": pairs.tiles, "num_tiles": count}
+        constants |= {"WORKGROUP": _routing_lanes(info, num_tokens), "SORTS": True}
+        constants |= _sorting_constants(routing, num_tokens, pairs)
+        groups, sorted_fields = 1, _sorted_fields(routing, pairs)
     kernel = kernels.get("route", constants=constants)
     push = kernel.pack(
         logits=logits.address,
@@ -155,6 +138,113 @@ def route(
         **sorted_fields,
     )
     recorder.dispatch(kernel, push, groups)
+
+
+def multiplies_where_routed(routing: Routing, num_tokens: int) -> bool:
+    """Whether `router` takes so many tokens."""
+    return num_tokens <= _MAX_ROUTER_TOKENS and sorts_where_routed(routing, num_tokens)
+
+
+def router(
+    recorder: Recorder,
+    kernels: Kernels,
+    info: DeviceInfo,
+    *,
+    routing: Routing,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    logits: Tensor,
+    done: int,
+    correction: Tensor | None,
+    chosen: int,
+    weights: Tensor,
+    pairs: TiledPairs,
+    scales: Tensor | None = None,
+) -> None:
+    """Record logits = x · weight^T + bias and what `route` makes of them, with its sort, in one dispatch; no barrier.
+
+    `x` is (tokens, columns) f32, `weight` (num_experts, columns) f32, `bias` (num_experts) f32, `logits`
+    (tokens, num_experts) f32. `done` is the address of a u32, zero, and zero again afterwards. For the rest see
+    `route`. Raises ConfigError for other shapes and for more tokens than `multiplies_where_routed` says,
+    UnsupportedModelError for columns that are no multiple of four.
+    """
+    num_tokens, columns = x.shape
+    if columns % _VECTOR:
+        raise UnsupportedModelError(f"router: expected columns that are a multiple of {_VECTOR}, got {columns}")
+    x.expect("router: x", (num_tokens, columns), DType.F32)
+    weight.expect("router: weight", (routing.num_experts, columns), DType.F32)
+    logits.expect("router: logits", (num_tokens, routing.num_experts), DType.F32)
+    if bias is not None:
+        bias.expect("router: bias", (routing.num_experts,), DType.F32)
+    _expect_routes(routing, logits, correction, weights, scales)
+    if not multiplies_where_routed(routing, num_tokens):
+        raise ConfigError(f"router: expected {_MAX_ROUTER_TOKENS} tokens of {routing} at most, got {num_tokens}")
+    lanes = info.subgroup_size if info.is_software else min(_ROUTER_LANES, info.max_workgroup_invocations)
+    constants = {
+        "WORKGROUP": lanes,
+        "MAX_SUBGROUPS": -(-lanes // info.min_subgroup_size),
+        "TOKENS": 1 << (num_tokens - 1).bit_length(),
+        **_routing_constants(info, routing, correction, scales),
+        **_sorting_constants(routing, num_tokens, pairs),
+        **({} if bias is None else {"HAS_ROUTER_BIAS": True}),
+    }
+    kernel = kernels.get("router", constants=constants)
+    push = kernel.pack(
+        x=x.address,
+        router=weight.address,
+        router_bias=0 if bias is None else bias.address,
+        logits=logits.address,
+        done=done,
+        bias=0 if correction is None else correction.address,
+        scales=0 if scales is None else scales.address,
+        chosen=chosen,
+        weights=weights.address,
+        columns=columns // _VECTOR,
+        tokens=num_tokens,
+        stride=logits.shape[1],
+        scale=routing.scale,
+        **_sorted_fields(routing, pairs),
+    )
+    recorder.dispatch(kernel, push, routing.num_experts)
+
+
+def _expect_routes(
+    routing: Routing, logits: Tensor, correction: Tensor | None, weights: Tensor, scales: Tensor | None
+) -> None:
+    num_tokens, stride = logits.shape
+    logits.expect("route: logits", (num_tokens, max(stride, routing.num_experts)), DType.F32)
+    weights.expect("route: weights", (num_tokens, routing.num_chosen), DType.F32)
+    for name, values in (("correction", correction), ("scales", scales)):
+        if values is not None:
+            values.expect(f"route: {name}", (routing.num_experts,), DType.F32)
+
+
+def _routing_constants(
+    info: DeviceInfo, routing: Routing, correction: Tensor | None, scales: Tensor | None
+) -> dict[str, ConstantValue]:
+    return {
+        "EXPERTS": routing.num_experts,
+        "K": routing.num_chosen,
+        "PER_LANE": -(-routing.num_experts // info.min_subgroup_size),
+        "SIGMOID": routing.is_sigmoid,
+        "NORMALISE": routing.normalises,
+        "HAS_BIAS": correction is not None,
+        "GROUPS": routing.num_groups,
+        "GROUPS_KEPT": routing.groups_kept,
+        **({} if scales is None else {"HAS_SCALES": True}),
+    }
+
+
+def _sorting_constants(routing: Routing, num_tokens: int, pairs: TiledPairs) -> dict[str, ConstantValue]:
+    if not sorts_where_routed(routing, num_tokens) or pairs.num_pairs != num_tokens * routing.num_chosen:
+        raise ConfigError(f"route: {num_tokens} tokens of {routing} are not sorted into {pairs}")
+    return {"TILE": pairs.tile, "ROOM": _MAX_SORTED_PAIRS}
+
+
+def _sorted_fields(routing: Routing, pairs: TiledPairs) -> dict[str, int]:
+    count = num_tiles(pairs.num_pairs, routing.num_experts, pairs.tile)
+    return {"order": pairs.order, "tiles": pairs.tiles, "num_tiles": count}
 
 
 def _routing_lanes(info: DeviceInfo, num_tokens: int) -> int:

@@ -14,8 +14,10 @@ from unicorn_async.ops.routing import (
     TiledPairs,
     expert_sum,
     expert_tiles,
+    multiplies_where_routed,
     num_tiles,
     route,
+    router,
     sorts_where_routed,
 )
 from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 GATE_UP, DOWN, ROUTER, CORRECTION = "experts_gate_up", "experts_down", "router", "router_correction"
 GATE_UP_BIAS, DOWN_BIAS, ROUTER_BIAS = (f"{name}_bias" for name in (GATE_UP, DOWN, ROUTER))
 SCALES = "expert_scales"
+ROUTED = "routers_done"  # counts workgroups, and is zero between dispatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class Experts:
             "normed_rows": self.hidden_size,
             **({} if self.router_norm is None else {"router_input": self.hidden_size}),
             "router_logits": self._router_rows,
+            ROUTED: 1,
             "chosen_experts": chosen,
             "expert_weights": chosen,
             "expert_order": chosen,
@@ -135,12 +139,16 @@ class Experts:
         pairs = self._pairs(recorder)
         x = self._input(recorder, GATE_UP, "normed_rows", normed, pairs.tile)  # beside the router
         logits = recorder.rows("router_logits", self._router_rows)
-        recorder.linear(self._router_input(recorder, normed), ROUTER, logits)
-        # What all tokens' expert does runs beside the choice of the others, and beside their gates.
-        own = None if self.shared is None else self.shared.activate(recorder, normed, x, self.activation)
         chosen = recorder.rows("chosen_experts", self.routing.num_chosen).address
         weights = recorder.rows("expert_weights", self.routing.num_chosen)
-        self._route(recorder, logits, chosen, weights, pairs)
+        router_input, own = self._router_input(recorder, normed), None
+        if self.shared is None and multiplies_where_routed(self.routing, recorder.num_tokens):
+            self._route_at_once(recorder, router_input, logits, chosen, weights, pairs)
+        else:
+            recorder.linear(router_input, ROUTER, logits)
+            if self.shared is not None:  # what it does runs beside the choice of the others, and beside their gates
+                own = self.shared.activate(recorder, normed, x, self.activation)
+            self._route(recorder, logits, chosen, weights, pairs)
         shared = None if self.shared is None or own is None else self.shared.record(recorder, own)
         activated = self._activate(recorder, x, pairs)
         down = _whole(recorder.weight(DOWN))
@@ -203,6 +211,31 @@ class Experts:
             experts = self.routing.num_experts
             expert_tiles(commands, kernels, info, num_experts=experts, chosen=chosen, pairs=pairs)
             recorder.barrier()
+
+    def _route_at_once(
+        self, recorder: BlockRecorder, x: Tensor, logits: Tensor, chosen: int, weights: Tensor, pairs: TiledPairs
+    ) -> None:
+        """As `_route`, behind the router's product in the same dispatch: so nothing runs beside the choice."""
+        weight = _whole(recorder.weight(ROUTER))
+        assert isinstance(weight, Tensor), "routers stay in single precision"
+        recorder.commands.label(ROUTER)
+        router(
+            recorder.commands,
+            recorder.kernels,
+            recorder.info,
+            routing=self.routing,
+            x=x,
+            weight=weight,
+            bias=recorder.vector(ROUTER_BIAS) if self.bias else None,
+            logits=logits,
+            done=recorder.rows(ROUTED, 1).address,
+            correction=recorder.vector(CORRECTION) if self.is_corrected else None,
+            scales=recorder.vector(SCALES) if self.is_scaled else None,
+            chosen=chosen,
+            weights=weights,
+            pairs=pairs,
+        )
+        recorder.barrier()
 
     def _activate(self, recorder: BlockRecorder, x: Rows, pairs: TiledPairs) -> Rows:
         """Record the experts' networks up to their activations; returns these, (pairs, width), as `down` reads them."""
