@@ -14,15 +14,16 @@ layout(constant_id = 1) const uint VECTORS = 1;
 layout(constant_id = 2) const uint HEADS = 1;
 layout(constant_id = 3) const uint HEAD_VECTORS = 8;
 layout(constant_id = 4) const bool WITH_NORM = false; // RMSNorm of each head, and silu in place of sigmoid
+layout(constant_id = 5) const bool ONE_GATE = false; // for all of a head
 
 layout(push_constant, scalar) uniform P {
     Vec4s x; // (tokens, HEADS, HEAD_VECTORS)
-    Vec4s gate; // (tokens, row_columns), of which each head's begin head_columns apart
+    uint64_t gate; // (tokens, row_columns) vec4s, of which each head's begin head_columns apart; with ONE_GATE (tokens, HEADS) floats
     Vec4s weight; // (HEAD_VECTORS)
     OutValues y; // (tokens, HEADS, HEAD_VECTORS)
     OutScales y_scale;
     OutCounters counters;
-    uint row_columns; // in vec4s
+    uint row_columns;
     uint head_columns;
     uint num_counters;
     float eps;
@@ -53,7 +54,11 @@ void main() {
     [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
         uint i = min(lane + v * WORKGROUP, COLUMNS - 1);
         uint head = i / HEAD_VECTORS, at = i % HEAD_VECTORS;
-        vec4 gate = (p.gate + uint64_t(row) * p.row_columns + head * p.head_columns + at).v;
+        vec4 gate;
+        if (ONE_GATE)
+            gate = vec4((Floats(p.gate) + uint64_t(row) * HEADS + head).v);
+        else
+            gate = (Vec4s(p.gate) + uint64_t(row) * p.row_columns + head * p.head_columns + at).v;
         vec4 value = (x + i).v;
         if (WITH_NORM)
             values[v] = value * scales[head] * (p.weight + at).v * act(1, gate);

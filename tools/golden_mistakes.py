@@ -196,6 +196,14 @@ CONFIG_MISTAKES |= (
             "another base": set_key("rope_theta", value=10_000.0),
             "norms that count more": set_key("norm_eps", value=1e-2),
         },
+        "lfm3": {
+            **_WINDOWS,
+            "no window": set_key("layer_types", value=["conv", "full_attention", "conv", "full_attention"]),
+            "another base": set_key(*_LOCAL, "rope_theta", value=1e6),
+            "the whole head rotates": set_key(*_GLOBAL, "partial_rotary_factor", value=1.0),
+            "frequencies of the part that rotates": set_key(*_GLOBAL, "rope_theta", value=1e6),
+            "norms that count more": set_key("norm_eps", value=1e-2),
+        },
     }
 )
 MODEL_MISTAKES |= (
@@ -247,6 +255,16 @@ MODEL_MISTAKES |= (
             "no bias behind it": change("conv.out_proj.bias", torch.zeros_like),
             "no q norm weight": ones("q_layernorm"),
             "no k norm weight": ones("k_layernorm"),
+        },
+        "lfm3": {
+            "a tap less": change("conv.conv.weight", lambda w: w * torch.tensor([0.0, *[1.0] * 6])),
+            "gates half open": change("g_proj", torch.zeros_like),
+            "gates of other heads": change("g_proj", lambda w: w.flip(0)),
+            "no norm behind a block": ones("post_operator_norm"),
+            "no norm behind the FFN": ones("post_ffn_norm"),
+            "no q norm weight": ones("q_norm"),
+            "no k norm weight": ones("k_norm"),
+            **{f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "k", "v", "o")},
         },
     }
 )

@@ -11,7 +11,7 @@ from .gemma4 import GEMMA4
 from .gpt_oss import GPT_OSS
 from .mixtures import MIXTURES
 from .rwkv7 import RWKV7
-from .short_convs import LFM2_MOE
+from .short_convs import LFM2_MOE, LFM3
 from .vision_language import VISION_LANGUAGE
 
 if TYPE_CHECKING:
@@ -207,5 +207,5 @@ _CASES = (
     ),
 )
 FIRST_CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
-_OTHERS = (*FAMILIES, *GEMMA4, *MIXTURES, GPT_OSS, LFM2_MOE, RWKV7, *VISION_LANGUAGE, *DELTA_NETS)
+_OTHERS = (*FAMILIES, *GEMMA4, *MIXTURES, GPT_OSS, LFM2_MOE, LFM3, RWKV7, *VISION_LANGUAGE, *DELTA_NETS)
 CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in _OTHERS}}

@@ -116,7 +116,7 @@ def weights(case: Case) -> Iterator[tuple[str, Floats]]:
 
 def _text_tensors(case: Case) -> Iterator[tuple[str, Floats]]:
     kind = case.text_config["model_type"]
-    if kind in ("lfm2", "lfm2_moe"):
+    if kind in ("lfm2", "lfm2_moe", "lfm3"):
         return lfm2_tensors(case, draw)
     if kind == "rwkv7":
         return rwkv7_tensors(case, draw)

@@ -1,4 +1,4 @@
-"""Tensors of models with short convolutions, as LFM2's checkpoints have them."""
+"""Tensors of models with short convolutions, as LFM2's and LFM3's checkpoints have them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def attending_layers(config: Mapping[str, object]) -> list[int]:
     """Numbers of the layers of attention."""
     kinds = cast("list[str]", config.get("layer_types", []))
     listed = cast("list[int]", config.get("full_attn_idxs", []))
-    return listed or [number for number, kind in enumerate(kinds) if kind == "full_attention"]
+    return listed or [number for number, kind in enumerate(kinds) if kind != "conv"]
 
 
 def ffn_size(config: Mapping[str, object]) -> int:
@@ -60,13 +60,46 @@ LFM2_MOE = Case(
     norm_gains={"q_layernorm": 1.5, "k_layernorm": 1.5},
 )
 
+LFM3 = Case(
+    "lfm3",
+    {
+        **TOKENS,
+        "architectures": ["Lfm3ForCausalLM"],
+        "model_type": "lfm3",
+        "hidden_size": 128,
+        "intermediate_size": 192,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 1024,
+        "norm_eps": 1e-5,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1_000.0, "partial_rotary_factor": 0.5},
+        },
+        "sliding_window": 32,
+        "conv_L_cache": 7,
+        "conv_bias": True,
+        "attention_bias": True,
+        "layer_types": ["conv", "full_attention", "conv", "sliding_attention"],
+        "tie_word_embeddings": True,
+    },
+    "lfm3",
+    gains={"q_proj": 1.2, "k_proj": 1.2, "g_proj": 2.0, "in_proj": 1.5},
+    norm_gains={"post_operator_norm": 0.7, "post_ffn_norm": 0.7, "q_norm": 1.5, "k_norm": 1.5},
+)
+
 
 def lfm2_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str, Floats]]:
     """Yield every tensor; `draw` gets a name, a shape, a deviation and a mean."""
     config = cast("Mapping[str, int]", case.config)
     hidden, vocab, taps = config["hidden_size"], config["vocab_size"], config["conv_L_cache"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    head_dim, ffn = hidden // heads, ffn_size(config) if "block_ff_dim" in config else config["intermediate_size"]
+    head_dim = config.get("head_dim", hidden // heads)
+    ffn = ffn_size(config) if "block_ff_dim" in config else config["intermediate_size"]
+    is_third = config["model_type"] == "lfm3"  # type: ignore[comparison-overlap]
+    output, q_norm, k_norm = ("o_proj", "q_norm", "k_norm") if is_third else ("out_proj", "q_layernorm", "k_layernorm")
     attending = attending_layers(case.config)
 
     def matrix(name: str, rows: int, columns: int) -> tuple[str, Floats]:
@@ -87,8 +120,14 @@ def lfm2_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str,
         if layer in attending:
             for part, count in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
                 yield matrix(f"{prefix}self_attn.{part}", count * head_dim, hidden)
-            yield matrix(f"{prefix}self_attn.out_proj", hidden, hidden)
-            for part in ("q_layernorm", "k_layernorm"):
+                if config.get("attention_bias"):
+                    yield vector(f"{prefix}self_attn.{part}.bias", count * head_dim, 0.5)
+            yield matrix(f"{prefix}self_attn.{output}", hidden, heads * head_dim)
+            if config.get("attention_bias"):
+                yield vector(f"{prefix}self_attn.{output}.bias", hidden, 0.5)
+            if is_third:
+                yield matrix(f"{prefix}self_attn.g_proj", heads, hidden)
+            for part in (q_norm, k_norm):
                 yield norm(f"{prefix}self_attn.{part}", head_dim)
         else:
             yield matrix(f"{prefix}conv.in_proj", 3 * hidden, hidden)
@@ -98,6 +137,9 @@ def lfm2_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str,
                 yield vector(f"{prefix}conv.in_proj.bias", 3 * hidden, 0.5)
                 yield vector(f"{prefix}conv.conv.bias", hidden, 0.5)
                 yield vector(f"{prefix}conv.out_proj.bias", hidden, 0.5)
+        if is_third:
+            yield norm(f"{prefix}post_operator_norm", hidden)
+            yield norm(f"{prefix}post_ffn_norm", hidden)
         yield norm(f"{prefix}ffn_norm", hidden)
         inner = f"{prefix}feed_forward."
         if layer < config.get("num_dense_layers", config["num_hidden_layers"]):

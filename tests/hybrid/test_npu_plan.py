@@ -69,6 +69,7 @@ def test_heads_that_the_kernels_do_not_take_are_refused() -> None:
     [
         ({"has_sinks": True}, "the heads of .* have attention sinks"),
         ({"is_gated": True}, "what .* attends to is gated"),
+        ({"has_head_gates": True}, "what .* attends to is gated"),
         ({"kv_layer": 0}, "layers of .* attend to keys and values of others"),
     ],
 )

@@ -306,6 +306,20 @@ def test_a_gate_leaves_the_form_that_a_linear_reads(arrays: Arrays, form: RowFor
         formed.check(expected.reshape(5, 128))
 
 
+def test_one_gate_may_be_for_all_of_a_head(arrays: Arrays) -> None:
+    rng = np.random.default_rng(4)
+    x, gates = (rng.uniform(-2, 2, (5, columns)).astype(np.float32) for columns in (96, 3))
+    at, rows = arrays.put(x), arrays.put(gates)
+    kernels, info = arrays.device.kernels, arrays.device.info
+    arrays.run(
+        lambda recorder: head_gate(
+            recorder, kernels, info, x=at.tensor, gate=HeadGate(rows.tensor), num_heads=3, out=at.tensor
+        )
+    )
+    expected = x.astype(np.float64).reshape(5, 3, 32) * sigmoid(gates.astype(np.float64))[..., None]
+    np.testing.assert_allclose(at.values.reshape(5, 3, 32), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("sizes", [(2, 3, 16, 16), (1, 1, 24, 16), (1, 1, 272, 16), (1, 1, 16, 10)])
 def test_heads_that_no_kernel_takes_are_refused(sizes: tuple[int, int, int, int]) -> None:
     with pytest.raises(UnsupportedModelError, match="delta rule: "):

@@ -33,7 +33,7 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
             f"--attention {options.attention.kind.value}: layer {other} of {model.architecture} has no attention; on"
             " another device than the model's only models attend of which every layer does"
         )
-    if options.attends_elsewhere and any(layer.attention.is_gated for layer in model.layers):
+    if options.attends_elsewhere and any(layer.attention.gates_results for layer in model.layers):
         raise UnsupportedModelError(
             f"--attention {options.attention.kind.value}: what {model.architecture} attends to is gated, which only the"
             " model's own device does"

@@ -34,6 +34,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "GraniteForCausalLM": "granite.granite",
     "Lfm2ForCausalLM": "lfm2.lfm2",
     "Lfm2MoeForCausalLM": "lfm2.lfm2_moe",
+    "Lfm3ForCausalLM": "lfm3.lfm3",
     "LlamaForCausalLM": "llama.llama",
     "Ministral3ForCausalLM": "ministral.ministral3",
     "Mistral3ForConditionalGeneration": "ministral.mistral3",

@@ -58,6 +58,23 @@ def read_section_rotary(section: JsonConfig, head_dim: int, default_base: float,
     return _read_scaling(section, section.number("rope_theta", default_base), head_dim, raw)
 
 
+def read_layer_rotary(section: JsonConfig, head_dim: int, default_base: float, raw: JsonConfig) -> RotaryConfig:
+    """Return the same, of which the first pairs alone may rotate, each as fast as it would if all did: "proportional".
+
+    Raises:
+        UnsupportedModelError: as `read_section_rotary`, or a head has not so many pairs.
+    """
+    if section.text("rope_type", "default") != "proportional":
+        return read_section_rotary(section, head_dim, default_base, raw)
+    part, factor = section.number("partial_rotary_factor", 1.0), section.factor("factor", 1.0)
+    num_pairs = int(head_dim * min(part, 2.0) / 2)
+    if not 0 < num_pairs <= head_dim // 2:
+        raise _head_part(section, part)
+    scaling = RotaryScaling.NONE if factor == 1.0 else RotaryScaling.LINEAR
+    pairs = num_pairs % (head_dim // 2)
+    return RotaryConfig(section.number("rope_theta", default_base), scaling, factor, num_pairs=pairs)
+
+
 def _head_part(config: JsonConfig, part: float) -> UnsupportedModelError:
     return UnsupportedModelError(f"{config.where}: partial_rotary_factor: {part:g} of a head is not supported here")
 

@@ -18,11 +18,14 @@ _VECTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class HeadGate:
-    """Where gates lie: in each row of `rows` (tokens, columns) f32, from column `first` on, heads `stride` apart."""
+    """Where gates lie: in each row of `rows` (tokens, columns) f32, from column `first` on, heads `stride` apart.
+
+    With a `stride` of 0 they are all of `rows`, (tokens, heads): one gate for all of a head.
+    """
 
     rows: Tensor
-    first: int
-    stride: int
+    first: int = 0
+    stride: int = 0
 
 
 def head_gate(
@@ -53,6 +56,9 @@ def head_gate(
         "HEAD_VECTORS": columns // num_heads // _VECTOR,
         "WITH_NORM": norm is not None,
     }
+    if not gate.stride:
+        gate.rows.expect("head_gate: gate", (num_tokens, num_heads), DType.F32)
+        constants["ONE_GATE"] = True
     kernel = kernels.get(f"head_gate_{form_of(out).value}", constants=constants)
     push = kernel.pack(
         **form_fields(out),

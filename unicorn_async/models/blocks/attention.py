@@ -12,7 +12,7 @@ from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.head_gate import HeadGate, head_gate
 from unicorn_async.ops.norm import qk_norm
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache, rotary_pairs
-from unicorn_async.ops.rows import form_of
+from unicorn_async.ops.rows import HalfRows, form_of
 from unicorn_async.rotary import RotaryConfig
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.row_order import HeadOrder
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Tensor
 
+GATES = "head_gates"
 INPUT, OUTPUT = ("qkv",), ("o",)  # destinations of what is multiplied by before the attention, and after it
 
 
@@ -42,7 +43,8 @@ class Attention:
     without weights; with `v_from_k` they are the keys before norm and rotation, and have no projection. With a
     `kv_layer` keys and values are those of that layer, which comes before. What is left is multiplied by
     `residual_scale`. With `has_sinks` each head has a logit beside those of its keys, which takes its part of the
-    softmax and leaves nothing.
+    softmax and leaves nothing. With `has_head_gates` what a head has found is multiplied by the sigmoid of a row's
+    product with the token; with `is_gated` each of its elements is, by rows that lie behind those of its queries.
     """
 
     hidden_size: int
@@ -65,6 +67,7 @@ class Attention:
     is_fused: bool = False
     is_interleaved: bool = False
     is_gated: bool = False
+    has_head_gates: bool = False
     has_sinks: bool = False
     v_norm: bool = False
     v_from_k: bool = False
@@ -100,19 +103,26 @@ class Attention:
         return f"{self.num_heads} heads{cap}{sinks}"
 
     @property
+    def gates_results(self) -> bool:
+        """Whether what heads have found is gated."""
+        return self.is_gated or self.has_head_gates
+
+    @property
     def columns(self) -> int:
         """Elements of a token's queries."""
         return self.num_heads * self.head_dim
 
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
-        """Norms, sinks, then q, k, v and the output projection, each with its bias."""
+        """Norms, sinks, gates of heads, then q, k, v and the output projection, each with its bias."""
         return tuple(self._weights())
 
     @property
     def workspace(self) -> Mapping[str, int]:
         """See `Block`."""
-        return {"normed": self.hidden_size, "qkv": self._qkv_columns, "q": self.columns, "attention": self.columns}
+        gates = {GATES: self.num_heads} if self.has_head_gates else {}
+        results = {"normed": self.hidden_size, "qkv": self._qkv_columns, "q": self.columns, "attention": self.columns}
+        return {**results, **gates}
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -150,7 +160,7 @@ class Attention:
         """See `Block`; a step that decodes few tokens rotates while it attends."""
         place, num_tokens = recorder.attention, recorder.num_tokens
         q, attended = recorder.rows("q", self.columns), recorder.input("o", "attention")
-        if self.is_gated or not place.device.writes(form_of(attended)):
+        if self.gates_results or not place.device.writes(form_of(attended)):
             attended = recorder.rows("attention", self.columns)
         rotation = None
         # New keys of prompts and proposals are read by workgroups that would not make them; gates lie between heads.
@@ -171,7 +181,7 @@ class Attention:
         )
         recorder.touch_pages()
         recorder.barrier()
-        self.record_after(recorder, self._gated(recorder) if self.is_gated else attended)
+        self.record_after(recorder, self._gated(recorder) if self.gates_results else attended)
 
     def record_before(self, recorder: BlockRecorder, *, q: Tensor, cache: KVCache, slot_mapping: int) -> None:
         """Record it up to the attention: rotated q, (tokens, num_heads * head_dim) f32, and k and v in `cache`.
@@ -203,7 +213,7 @@ class Attention:
 
     def _heads(self, recorder: BlockRecorder) -> Tensor:
         """Record it up to q, k and v, not yet rotated; returns these, side by side for each token."""
-        normed = recorder.enter(self.norm, "qkv")
+        normed = self._normed(recorder)
         qkv = recorder.rows("qkv", self._qkv_columns)
         recorder.linear(normed, "qkv", qkv, spare=BRANCH)
         norms = self._norms(recorder)
@@ -220,15 +230,34 @@ class Attention:
             recorder.barrier()
         return qkv
 
+    def _normed(self, recorder: BlockRecorder) -> Rows:
+        """Record the norm, and the gates of heads; returns the input of q, k and v."""
+        if not self.has_head_gates:
+            return recorder.enter(self.norm, "qkv")
+        normed = recorder.input("qkv", "normed")
+        is_shared = form_of(normed) is form_of(recorder.input(GATES, "normed"))
+        if not is_shared:
+            normed = recorder.rows("normed", self.hidden_size)
+        recorder.add_norm(self.norm, out=normed)
+        # What the products bring into their own forms, and parts of sums of halves, lie in the one scratch.
+        waits = not is_shared or isinstance(normed, HalfRows)
+        recorder.linear(normed, GATES, recorder.rows(GATES, self.num_heads), waits=waits)
+        return normed
+
     def _gated(self, recorder: BlockRecorder) -> Rows:
         """Record the gates; returns what they let through, in the form that the output projection reads."""
-        out, qkv = recorder.input("o", "attention"), recorder.rows("qkv", self._qkv_columns)
+        out = recorder.input("o", "attention")
+        if self.has_head_gates:
+            gate = HeadGate(recorder.rows(GATES, self.num_heads))
+        else:
+            qkv = recorder.rows("qkv", self._qkv_columns)
+            gate = HeadGate(qkv, first=self.head_dim, stride=2 * self.head_dim)
         head_gate(
             recorder.commands,
             recorder.kernels,
             recorder.info,
             x=recorder.rows("attention", self.columns),
-            gate=HeadGate(qkv, first=self.head_dim, stride=2 * self.head_dim),
+            gate=gate,
             num_heads=self.num_heads,
             out=out,
         )
@@ -273,6 +302,9 @@ class Attention:
                 yield replace(head_norm.weight, head_order=self._head_order())
         if self.has_sinks:
             yield vector("self_attn.sinks", "sinks", self.num_heads)
+        if self.has_head_gates:
+            kind, group = WeightKind.MATRIX, MemoryGroup.ATTENTION
+            yield WeightSpec("self_attn.g_proj.weight", (self.num_heads, self.hidden_size), GATES, kind, group)
         yield from self._projections()
         yield _matrix("self_attn.o_proj.weight", "o", self.hidden_size, self.columns)
         if self.output_bias:

@@ -22,26 +22,27 @@ if TYPE_CHECKING:
 class ShortConv:
     """A convolution over the last `num_taps` tokens, each column by itself, between two gates, behind `norm`.
 
-    With `has_bias` both projections and the convolution have one.
+    With a `post_norm` what it leaves is normed. With `has_bias` both projections and the convolution have one.
     """
 
     hidden_size: int
     num_taps: int
     norm: Norm
     has_bias: bool = False
+    post_norm: Norm | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """See `Block`."""
-        return (self.norm,)
+        return (self.norm,) if self.post_norm is None else (self.norm, self.post_norm)
 
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
-        """The norm, then the projection to B, C and x, the taps and the output projection, each with its bias."""
+        """Norms, then the projection to B, C and x, the taps and the output projection, each with its bias."""
         hidden, matrix, group = self.hidden_size, WeightKind.MATRIX, MemoryGroup.ATTENTION
         shape = (hidden, 1, self.num_taps)
         weights = [
-            self.norm.weight,
+            *(norm.weight for norm in self.norms),
             WeightSpec("conv.in_proj.weight", (3 * hidden, hidden), "conv_in", matrix, group),
             WeightSpec("conv.conv.weight", shape, "conv", WeightKind.VECTOR, MemoryGroup.NORMS),
             WeightSpec("conv.out_proj.weight", (hidden, hidden), "conv_out", matrix, group),
@@ -82,7 +83,7 @@ class ShortConv:
     @property
     def residue(self) -> Residue:
         """See `Block`."""
-        return Residue()
+        return Residue.of(self.post_norm)
 
     def record(self, recorder: BlockRecorder) -> None:
         """See `Block`."""

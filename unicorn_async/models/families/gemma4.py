@@ -17,9 +17,9 @@ from unicorn_async.models.blocks.gated_ffn import GatedFFN
 from unicorn_async.models.blocks.layer_input import LayerInput, layer_tables
 from unicorn_async.models.families.dense import layer_kinds
 from unicorn_async.models.families.gemma import gemma_decoder, gemma_ffn, gemma_sizes
-from unicorn_async.models.rotary_config import read_section_rotary
+from unicorn_async.models.rotary_config import read_layer_rotary, read_section_rotary
 from unicorn_async.ops.routing import Routing
-from unicorn_async.rotary import RotaryConfig, RotaryScaling
+from unicorn_async.rotary import RotaryConfig
 
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
@@ -221,17 +221,7 @@ def _global_rotary(raw: JsonConfig, head_dim: int) -> RotaryConfig:
     section = _rope_section(raw, "full_attention")
     if section is None:
         return RotaryConfig(1e6, num_pairs=head_dim // 8)
-    if section.text("rope_type", "default") != "proportional":
-        return read_section_rotary(section, head_dim, 1e6, raw)
-    part, factor = section.number("partial_rotary_factor", 1.0), section.factor("factor", 1.0)
-    num_pairs = int(head_dim * min(part, 2.0) / 2)
-    if not 0 < num_pairs <= head_dim // 2:
-        raise UnsupportedModelError(
-            f"{section.where}: partial_rotary_factor: {part:g} of a head of {head_dim} elements is not supported"
-        )
-    scaling = RotaryScaling.NONE if factor == 1.0 else RotaryScaling.LINEAR
-    pairs = num_pairs % (head_dim // 2)
-    return RotaryConfig(section.number("rope_theta", 1e6), scaling, factor, num_pairs=pairs)
+    return read_layer_rotary(section, head_dim, 1e6, raw)
 
 
 def _rope_section(raw: JsonConfig, kind: str) -> JsonConfig | None:

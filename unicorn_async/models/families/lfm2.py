@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
 
 _MOST_TAPS = 16
+FFN_NAMES = (
+    ("mlp.gate_proj", "feed_forward.w1"),
+    ("mlp.up_proj", "feed_forward.w3"),
+    ("mlp.down_proj", "feed_forward.w2"),
+)
 _NAMES = (
     ("self_attn.o_proj", "self_attn.out_proj"),
     ("self_attn.q_norm", "self_attn.q_layernorm"),
     ("self_attn.k_norm", "self_attn.k_layernorm"),
-    ("mlp.gate_proj", "feed_forward.w1"),
-    ("mlp.up_proj", "feed_forward.w3"),
-    ("mlp.down_proj", "feed_forward.w2"),
+    *FFN_NAMES,
 )
 
 
@@ -91,13 +94,9 @@ def _decoder(
     *,
     names: tuple[tuple[str, str], ...] = (),
 ) -> ModelSpec:
-    num_taps = raw.count("conv_L_cache", 3)
-    if not 2 <= num_taps <= _MOST_TAPS:
-        raise UnsupportedModelError(f"{raw.where}: conv_L_cache: expected 2 to {_MOST_TAPS}, got {num_taps}")
+    conv = short_conv(raw, sizes, num_taps=3)
     rotary = read_rotary(raw, sizes.head_dim, default_base=1_000_000.0)
     attention = sizes.attention(rotary, norm="operator_norm", qk_norm=True)
-    norm, has_bias = sizes.norm("operator_norm", "input_norm"), raw.flag("conv_bias", False)
-    conv = ShortConv(sizes.hidden_size, num_taps, norm, has_bias=has_bias)
     blocks = (attention if attends else conv for attends in _attending(raw, sizes.num_layers))
     return decoder(
         raw,
@@ -108,6 +107,20 @@ def _decoder(
         tied=raw.flag("tie_embedding", True),
         norm="model.embedding_norm",
         names=(*_NAMES, *names),
+    )
+
+
+def short_conv(raw: JsonConfig, sizes: Dimensions, *, num_taps: int, post_norm: str | None = None) -> ShortConv:
+    """Return the convolution between two gates; `num_taps` is the default, `post_norm` names a norm behind it."""
+    num_taps = raw.count("conv_L_cache", num_taps)
+    if not 2 <= num_taps <= _MOST_TAPS:
+        raise UnsupportedModelError(f"{raw.where}: conv_L_cache: expected 2 to {_MOST_TAPS}, got {num_taps}")
+    return ShortConv(
+        sizes.hidden_size,
+        num_taps,
+        sizes.norm("operator_norm", "input_norm"),
+        has_bias=raw.flag("conv_bias", False),
+        post_norm=None if post_norm is None else sizes.norm(post_norm, "post_attention_norm"),
     )
 
 
