@@ -13,9 +13,11 @@ from tests.checkpoint.gguf.encoders import encoded
 from tests.checkpoint.gguf.family_files import FAMILY_FILES, write_family
 from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.checkpoint.gguf.mixed_file import write_mix
+from tests.checkpoint.gguf.test_ollama import write_ollama
 from tests.golden.cases import FIRST_CASES, Layout
 from tests.golden.checkpoints import golden
 from tests.tokenizer.gguf.metadata import byte_level_metadata
+from unicorn_async.checkpoint.gguf import ollama
 from unicorn_async.checkpoint.gguf.ggml_types import GGML_TYPES
 from unicorn_async.cli.main import main
 from unicorn_async.engine.files import ModelFiles
@@ -92,6 +94,15 @@ async def test_a_split_file_answers_as_the_directory_does(tmp_path: Path, open_e
     async with open_engine(paths[1]) as engine:
         assert engine.model_name == "tiny"
         assert [token.id async for token in engine.stream("some text")] == wanted
+
+
+async def test_ollama_s_own_gemma_3_has_the_scale_that_its_file_leaves_out(
+    tmp_path: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ollama, "_SCALED", (6,))
+    reference = golden("gemma3")
+    async with open_engine(write_ollama(tmp_path / "sha256-0")) as engine:
+        assert reference.error(2, await engine.logits(reference.prompts[2])) <= TOLERANCE
 
 
 @pytest.mark.parametrize("number", [34, 35, 40, 41], ids=lambda number: GGML_TYPES[number].name)

@@ -75,7 +75,9 @@ def _report(
     lines += _tensor_table(rows, model.config.num_layers, every_layer=every_layer)
     if model.lora.adapters:
         lines += ["", *adapter_lines(model.lora.adapters)]
-    others = "vision and audio" if checkpoint.gguf_metadata is None else "constants of rotary embeddings"
+    others = "vision and audio"
+    if checkpoint.gguf_metadata is not None:
+        others = "constants of rotary embeddings, further predictors, vision"
     lines += [
         "",
         f"to read        {size(plan.bytes_to_read)} from {_files(len(checkpoint.files))}, in {len(plan.chunks)} chunks",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.gguf.gemma4 import gemma4_keys
 from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, SHORT_FACTORS
+from unicorn_async.checkpoint.gguf.ollama import is_ollama_gemma3, ollama_gemma3_keys
 from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
 from unicorn_async.checkpoint.gguf.qwen import QWEN, expert_keys
 
@@ -59,7 +60,8 @@ def _gemma2(config: GgufConfig, _: _Factors) -> _Keys:
 def _gemma3(config: GgufConfig, _: _Factors) -> _Keys:
     base = config.number("rope.freq_base_swa")
     keys = _gemma(config, _GEMMA3_27B_LAYERS)
-    return {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": base} | keys
+    keys = {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": base} | keys
+    return keys | ollama_gemma3_keys(config) if is_ollama_gemma3(config) else keys
 
 
 def _gemma(config: GgufConfig, largest_layers: int) -> _Keys:

@@ -8,6 +8,7 @@ from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
 from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, HEADS_BY_LAYER, GgufConfig
 from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, TILED, WITH_EXPERTS, WITHOUT_ATTENTION
+from unicorn_async.checkpoint.gguf.ollama import NORM_EPS, is_ollama_gemma3
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ def _check(config: GgufConfig) -> None:
 
 def _norm_eps(config: GgufConfig) -> float:
     value = config.number("attention.layer_norm_rms_epsilon") or config.number("attention.layer_norm_epsilon")
+    if value is None and is_ollama_gemma3(config):
+        return NORM_EPS
     if value is None:
         raise config.error("attention.layer_norm_rms_epsilon", "a number", None)
     return value

@@ -21,6 +21,7 @@ from unicorn_async.checkpoint.gguf.names import (
     layer_of,
     predictor_name,
 )
+from unicorn_async.checkpoint.gguf.ollama import is_ollama_gemma3, is_projector, ollama_gemma3_metadata
 from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
 from unicorn_async.checkpoint.json_config import FACTOR_RANGE
 from unicorn_async.checkpoint.layer_parts import take_layers_apart
@@ -48,8 +49,8 @@ class GgufModel:
 
     `metadata` is the first file's, tokenizer included. `config` has the keys of a config.json. `tensors` go by the
     models' names, and so does `predictor`, of the first layer behind the last. `skipped` are the file's names of
-    constants that the models compute themselves, and of tensors of layers that predict further tokens. `stamps` are
-    what the files were before their headers were read.
+    constants that the models compute themselves, of tensors of layers that predict further tokens, and of a vision
+    model inside. `stamps` are what the files were before their headers were read.
     """
 
     files: tuple[Path, ...]
@@ -85,6 +86,8 @@ class GgufModel:
             if name in factor_tensors(config.architecture)
         }
         json, traits = json_config(config, factors), file_traits(config, factors)
+        if is_ollama_gemma3(config):
+            metadata = ollama_gemma3_metadata(config, metadata)
         tensors, skipped = _sources(files, entries, config)
         predictor = _predictor_sources(files, entries, config)
         return cls(files, metadata, json, traits, tensors, predictor, skipped, stamps)
@@ -136,7 +139,7 @@ def _sources(
             tensors |= {part.name: SourceTensor.of(part, file) for part in experts}
             continue
         canonical = canonical_name(name, config.architecture)
-        if canonical is None and not is_constant(name):
+        if canonical is None and not is_constant(name) and not is_projector(name, config):
             raise UnsupportedModelError(f"{files[file]}: tensor {name!r} is not known for {config.architecture!r}")
         if canonical is None:
             skipped.append(name)
