@@ -85,6 +85,29 @@ async def test_queries_keys_and_values_may_be_one_tensor(
     np.testing.assert_array_equal(logits[1], logits[0])
 
 
+async def test_the_first_files_of_qwen3_next_have_one_tensor_of_its_linear_attention(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    prompt, logits = golden("qwen3_next").prompts[1], []
+    for joins_gates in (False, True):
+        path = tmp_path / f"{joins_gates}.gguf"
+        write_family(path, "qwen3_next", ("ssm_in", "attn_qkv", "attn_gate"), joins_gates=joins_gates)
+        async with open_engine(path, skip_tokenizer=True) as engine:
+            logits.append(await engine.logits(prompt))
+    assert b"ssm_in" in (tmp_path / "True.gguf").read_bytes()
+    np.testing.assert_array_equal(logits[1], logits[0])
+
+
+@pytest.mark.parametrize("quantised", [(), ("ffn_gate.", "ffn_up.", "ffn_down.")], ids=["f16", "q8_0"])
+async def test_the_first_files_of_mixtral_have_tensors_for_each_expert(
+    quantised: tuple[str, ...], tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    reference = golden("mixtral")
+    path = write_family(tmp_path / "m.gguf", "mixtral", quantised, has_experts_apart=True)
+    async with open_engine(path, skip_tokenizer=True) as engine:
+        assert reference.error(1, await engine.logits(reference.prompts[1])) <= (0.1 if quantised else TOLERANCE)
+
+
 async def test_a_split_file_answers_as_the_directory_does(tmp_path: Path, open_engine: OpenEngine) -> None:
     tensors = list(gguf_tensors("llama", "F16").items())
     parts = [dict(tensors[start::3]) for start in range(3)]

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     Named = tuple[str, Floats]
 
 
-def delta_net_tensors(config: Mapping[str, object], tensors: Iterable[Named]) -> Iterator[Named]:
-    """Yield a directory's tensors under the names that the converter looks for, and changed as it does."""
+def delta_net_tensors(
+    config: Mapping[str, object], tensors: Iterable[Named], *, joins_gates: bool = False
+) -> Iterator[Named]:
+    """Yield a directory's tensors under the names that the converter looks for, and changed as it does.
+
+    With `joins_gates` as the first one did, which left Qwen3-Next's projection as it is.
+    """
     for name, values in tensors:
-        if name.endswith("in_proj_qkvz.weight"):
+        if name.endswith("in_proj_qkvz.weight") and not joins_gates:
             qkv, gate = ungrouped(cast("Mapping[str, int]", config), values)
             yield name.replace("qkvz", "qkv"), qkv
             yield name.replace("qkvz", "z"), gate

@@ -96,14 +96,15 @@ def write_family(
     kind: str = "Q8_0",
     joins_gates: bool = False,
     fuses_attention: bool = False,
+    has_experts_apart: bool = False,
     predictor: Mapping[str, Floats] | None = None,
 ) -> Path:
     """Write a case as a file whose matrices are F16; return its path.
 
     Those with a part of `quantised` in their names are of another `kind`. With `joins_gates` experts' gates and what
-    they are for stay one tensor, if they are one in the directory; Gemma 4's always do. With `fuses_attention` queries,
-    keys and values are one. A `predictor` has the tensors
-    of the layer behind the last.
+    they are for stay one tensor, if they are one in the directory; Gemma 4's always do. So do those of linear attention
+    in Qwen3-Next. With `fuses_attention` queries, keys and values are one. With `has_experts_apart` each expert has
+    tensors of its own, as files of Mixtral had at first. A `predictor` has the tensors of the layer behind the last.
     """
     case, arch = CASES[name], _KINDS[name]
     config = cast("Mapping[str, object]", case.text_config)
@@ -125,7 +126,7 @@ def write_family(
     elif not joins_gates and arch is not MODEL_ARCH.GEMMA4:
         tensors = apart(tensors)
     if arch in _DELTA_NETS:
-        tensors = delta_net_tensors(config, tensors)
+        tensors = delta_net_tensors(config, tensors, joins_gates=joins_gates)
     arrays: dict[str, Floats] = {}
     vectors = set()
     for given, drawn in _stacked(tensors):
@@ -156,6 +157,8 @@ def write_family(
         arrays[file_name] = values
         if values.ndim < 2 or is_vector:
             vectors.add(file_name)
+    if has_experts_apart:
+        arrays = dict(_one_by_one(arrays))
     for file_name, values in (fused(arrays) if fuses_attention else arrays).items():
         if any(part in file_name for part in quantised):
             number = GGMLQuantizationType[kind]
@@ -175,6 +178,15 @@ def write_family(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _one_by_one(arrays: Mapping[str, Floats]) -> Iterator[tuple[str, Floats]]:
+    for name, values in arrays.items():
+        if not name.endswith("_exps.weight"):
+            yield name, values
+            continue
+        for expert, matrix in enumerate(values):
+            yield name.replace("_exps", f".{expert}"), matrix
 
 
 def fused(arrays: Mapping[str, Floats]) -> dict[str, Floats]:

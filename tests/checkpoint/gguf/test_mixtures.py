@@ -73,7 +73,9 @@ def test_qwen_3_next_may_have_layers_without_experts_and_has_its_gates_apart() -
     assert (found["architectures"], found["mlp_only_layers"]) == (["Qwen3NextForCausalLM"], [3])
     assert found["layer_types"] == ["full_attention", "linear_attention", "full_attention", "full_attention"]
     names = [canonical_name(f"blk.2.{name}", "qwen3next") for name in ("ssm_a", "ssm_ba.weight", "ssm_in.weight")]
-    assert names == ["model.layers.2.linear_attn.A_log", "model.layers.2.linear_attn.in_proj_ba.weight", None]
+    assert names == [
+        f"model.layers.2.linear_attn.{name}" for name in ("A_log", "in_proj_ba.weight", "in_proj_qkvz.weight")
+    ]
 
 
 def test_ernie_4_5_s_layers_of_experts_are_known_by_their_tensors() -> None:

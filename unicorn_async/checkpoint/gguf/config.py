@@ -81,7 +81,7 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         norms_hold_one=True,
         are_experts_apart=True,
         are_value_heads_tiled=config.architecture in TILED,
-        are_gates_apart=True,
+        are_gates_apart=not any(name.endswith(".ssm_in.weight") for name in config.tensors),
         has_decay_rates=True,
         are_shifts_stacked=True,
         is_bonus_flat=True,

@@ -51,6 +51,7 @@ _EXPERTS = {
     "ffn_gate_up_exps": ("gate_proj", "up_proj"),
     "ffn_down_exps": ("down_proj",),
 }
+_ONE_EXPERT = re.compile(r"blk\.(\d{1,5})\.ffn_(gate|up|down)\.(\d{1,4})\.weight")  # Mixtral's before April 2024
 _MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 _NUMBERED = {"lfm2moe": "feed_forward", "llama": "block_sparse_moe"}  # modules whose experts' parts have these names
 _SHARED_EXPERT = {
@@ -177,7 +178,12 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "qwen3moe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "qwen35": _DELTA_NET,
     "qwen35moe": {**_DELTA_NET, **_SHARED_EXPERT},
-    "qwen3next": {**_DELTA_NET, **_SHARED_EXPERT, "ssm_ba": "linear_attn.in_proj_ba"},
+    "qwen3next": {
+        **_DELTA_NET,
+        **_SHARED_EXPERT,
+        "ssm_ba": "linear_attn.in_proj_ba",
+        "ssm_in": "linear_attn.in_proj_qkvz",  # of the first converter, in place of attn_qkv and attn_gate
+    },
     "rwkv7": {
         "attn_norm": "attn_norm",
         "time_mix_receptance": "attn.r_proj",
@@ -224,6 +230,9 @@ def canonical_name(name: str, architecture: str) -> str | None:
     whole = _IN_ANY_LAYER.match(name)
     if whole is not None and (part := _WHOLE.get(architecture, {}).get(whole[2])) is not None:
         return f"model.layers.{int(whole[1])}.{part}"
+    if architecture == "llama" and (one := _ONE_EXPERT.fullmatch(name)) is not None:
+        module = f"{_NUMBERED[architecture]}.experts.{int(one[3])}"
+        return f"model.layers.{int(one[1])}.{module}.{_MIXTRAL[f'{one[2]}_proj']}.weight"
     match = _LAYER_NAME.fullmatch(name)
     if match is None:
         return None
