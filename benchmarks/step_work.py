@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from routing import Routing
 
 from unicorn_async.models.blocks.dense_and_experts import DenseAndExperts
-from unicorn_async.models.blocks.experts import DOWN, DOWN_BIAS, GATE_UP, GATE_UP_BIAS, Experts
+from unicorn_async.models.blocks.expert_weights import DOWN, DOWN_BIAS, GATE, GATE_UP, GATE_UP_BIAS, UP
+from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
@@ -138,7 +139,7 @@ def expert_routings(layers: tuple[Layer, ...]) -> dict[str, Routing]:
     for number, layer in enumerate(layers):
         if (experts := mixture_of(layer)) is not None:
             routing = Routing(experts.routing.num_experts, experts.routing.num_chosen)
-            names = (GATE_UP, DOWN, GATE_UP_BIAS, DOWN_BIAS)
+            names = (GATE_UP, GATE, UP, DOWN, GATE_UP_BIAS, DOWN_BIAS)
             found |= {f"layers.{number}.{name}": routing for name in names}
     return found
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tests.checkpoint.gguf.builders import Tensor, write, write_parts
+from tests.checkpoint.gguf.builders import Tensor, array, write, write_parts
 from tests.checkpoint.gguf.encoders import encoded
 from tests.checkpoint.gguf.family_files import FAMILY_FILES, write_family
 from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
@@ -148,6 +148,17 @@ async def test_queries_and_gates_may_be_quantised_beside_what_is_not(tmp_path: P
     path = write(tmp_path / "mixed.gguf", gguf_metadata("llama"), tensors)
     async with open_engine(path, skip_tokenizer=True) as engine:
         assert [reference.error(n, await engine.logits(reference.prompts[n])) <= 0.1 for n in (0, 1)] == [True, True]
+
+
+async def test_queries_may_have_another_type_of_floats_than_keys(tmp_path: Path, open_engine: OpenEngine) -> None:
+    tensors, reference = gguf_tensors("llama", "F16"), golden("llama")
+    for name in ("blk.0.attn_k.weight", "blk.1.attn_q.weight", "blk.2.ffn_up.weight"):
+        values = np.frombuffer(tensors[name].data, np.float16).reshape(tensors[name].shape)
+        tensors[name] = array("F32" if "attn" in name else "BF16", values.astype(np.float32))
+    path = write(tmp_path / "mixed.gguf", gguf_metadata("llama"), tensors)
+    async with open_engine(path, skip_tokenizer=True) as engine:
+        for index in (0, 2):
+            assert reference.error(index, await engine.logits(reference.prompts[index])) <= TOLERANCE
 
 
 def test_inspect_shows_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

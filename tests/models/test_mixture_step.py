@@ -13,7 +13,7 @@ from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.memory.plan import attention_shape
-from unicorn_async.models.blocks.experts import DOWN, GATE_UP
+from unicorn_async.models.blocks.expert_weights import DOWN, GATE_UP
 from unicorn_async.models.spec import matrix_names
 from unicorn_async.step.dry_run import DryRun
 

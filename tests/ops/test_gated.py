@@ -44,6 +44,13 @@ def test_the_gate_multiplies(device: Device, arrays: Arrays, activation: Activat
     np.testing.assert_allclose(out.values, reference(gate_up.values, activation), rtol=1e-5, atol=1e-6)
 
 
+def test_more_rows_than_a_dispatch_takes_come_in_several(
+    device: Device, arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unicorn_async.ops.gated._MOST_ROWS", 3)
+    test_the_gate_multiplies(device, arrays, Activation.SILU, 7, 8)
+
+
 @pytest.mark.parametrize("activation", list(Activation))
 def test_huge_gates_do_not_overflow_on_the_way(device: Device, arrays: Arrays, activation: Activation) -> None:
     gates = np.array([1e5, -1e5, 1e15, -1e15, 1e30, -1e30, 0, 90, -90, 20, -20, 9], np.float32)

@@ -141,9 +141,16 @@ def test_an_unsupported_dtype_is_refused(tmp_path: Path) -> None:
         plan_of(tmp_path, up="I64")
 
 
-def test_parts_of_different_types_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'q' \(BF16\) and 'k' \(F16\)"):
-        plan_of(tmp_path, k="F16")
+def test_parts_of_different_types_become_destinations_of_their_own(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, k="F16")
+    own = {dest.name: dest.dtype for dest in plan.destinations if dest.whole == "qkv"}
+    assert own == {"qkv.0": DType.BF16, "qkv.1": DType.F16, "qkv.2": DType.BF16}
+
+
+def test_experts_of_different_types_are_refused(tmp_path: Path) -> None:
+    wanted = tuple(replace(want, is_expert=want.dest == "qkv") for want in WANTED)
+    with pytest.raises(UnsupportedModelError, match=r"'q' \(BF16\) and 'k' \(F16\): experts of one layer"):
+        plan_of(tmp_path, wanted, k="F16")
 
 
 def test_parts_of_different_types_become_one_type_on_request(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ class FileTraits:
     are_experts_apart: bool = False
     are_value_heads_tiled: bool = False  # those of linear attention, so that neighbours have other heads of keys
     are_gates_apart: bool = False  # of linear attention, from what makes q, k and v, in a family that groups them
+    are_expert_gates_apart: bool = False  # experts' gates have other types than what they are for, in some layer
     has_decay_rates: bool = False  # -exp of the logarithms that directories have
     are_shifts_stacked: bool = False  # RWKV's mixes of a token with the one before it, in a layer's time mixing
     is_bonus_flat: bool = False  # RWKV's r_k, which has a row for each head elsewhere

@@ -11,7 +11,7 @@ from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.memory.kv_plan import wanted_context
 from unicorn_async.memory.plan import fixed_name, max_logit_rows
 from unicorn_async.models.activations import Activations, Residual, residual_names
-from unicorn_async.models.blocks.experts import ROUTED
+from unicorn_async.models.blocks.expert_routes import ROUTED
 from unicorn_async.ops.attention_op import DecodeScratch
 from unicorn_async.ops.rotary import frequencies
 from unicorn_async.weights.tensors import matrices_of, vectors_of

@@ -307,4 +307,5 @@ def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = N
         runs=weight.runs,
         is_transposed=weight.is_transposed,
         is_gathered=weight.is_gathered,
+        is_expert=weight.group is MemoryGroup.EXPERTS,
     )

@@ -70,8 +70,8 @@ def expert_linear(
 
     `x` has a row for each `shared_by` pairs that follow each other, (pairs / shared_by, k), in the form that
     `expert_form` says. A `bias` has an element for each row of the weights, (rows) f32, which is added to what that
-    makes. With a `gate` it is act(gate) * up. The output is left in blocks of int8 where it is given as
-    such, see `blocks_outputs`.
+    makes. With a `gate` it is act(gate) * up. Of an output with more columns the first n are written. It is left in
+    blocks of int8 where it is given as such, see `blocks_outputs`.
 
     Raises:
         UnsupportedModelError: rows of the weights have a length that no kernel takes.
@@ -81,7 +81,7 @@ def expert_linear(
     element = element_of(weight)
     check_rows(element, k)
     if isinstance(out, Tensor):
-        out.expect("expert_linear: out", (pairs.num_pairs, rows.n), DType.F32)
+        out.expect("expert_linear: out", (pairs.num_pairs, max(rows.n, out.shape[1])), DType.F32)
     if num_rows < rows.num_rows or (gate is None) != (rows.up == 0):
         raise ConfigError(f"expert_linear: weights of {num_rows} rows do not hold {rows}, gate {gate}")
     if bias is not None:
@@ -107,7 +107,7 @@ def expert_linear(
         "order": pairs.order,
         "shared_by": shared_by,
         "n": rows.n,
-        "stride": rows.n,
+        "stride": out.shape[1] if isinstance(out, Tensor) else rows.n,
         "expert_rows": rows.stride,
         "up_rows": rows.up,
         "bias": 0 if bias is None else bias.address,

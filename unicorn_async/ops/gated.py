@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import Activation
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.rows import Rows
 
 _WORKGROUP = 64
+_MOST_ROWS = 1 << 15  # of a dispatch: any device takes so many in its second dimension
 _VECTOR = 4
 ACTIVATION_NUMBER = {Activation.GELU_TANH: 0, Activation.SILU: 1, Activation.CLAMPED_SWIGLU: 2}
 
@@ -49,6 +51,11 @@ def gated(
         out.expect("gated: out", (num_tokens, columns), DType.F32)
     request = _kernel_request(info, columns, activation, form_of(out))
     kernel = kernels.get(request.name, constants=request.constants)
-    push = kernel.pack(**form_fields(out), gate_up=gate_up.address, columns=columns // _VECTOR)
     owned = _VECTOR * int(request.constants["WORKGROUP"]) * int(request.constants["VECTORS"])
-    recorder.dispatch(kernel, push, -(-columns // owned), num_tokens)
+    # Only rows of f32 are so many: tokens' pairs with their experts.
+    most, row_bytes = _MOST_ROWS if isinstance(out, Tensor) else num_tokens, DType.F32.itemsize * columns
+    for first in range(0, num_tokens, most):
+        part = replace(out, address=out.address + first * row_bytes) if isinstance(out, Tensor) else out
+        source = gate_up.address + 2 * first * row_bytes
+        push = kernel.pack(**form_fields(part), gate_up=source, columns=columns // _VECTOR)
+        recorder.dispatch(kernel, push, -(-columns // owned), min(most, num_tokens - first))

@@ -112,8 +112,8 @@ def make_plan(
 
     Raises:
         CheckpointError: a tensor is missing, or its shape contradicts the configuration.
-        UnsupportedModelError: a tensor's dtype can't be used, or not by the scheme or an adapter, or the parts of one
-            destination differ in theirs and are not all quantised.
+        UnsupportedModelError: a tensor's dtype can't be used, or not by the scheme or an adapter, or experts differ in
+            theirs.
     """
     groups: dict[str, list[FoundTensor]] = {}
     for want in wanted:
@@ -142,17 +142,17 @@ def _pieces(chunk: PlannedChunk, chunk_bytes: int) -> Iterator[PlannedChunk]:
 
 
 def _separated(whole: str, group: list[FoundTensor]) -> Iterator[tuple[str, list[FoundTensor]]]:
-    """Keep parts of one type together; of different types, some quantised, they become destinations of their own."""
+    """Keep parts of one type together; of different types they become destinations of their own."""
     group.sort(key=lambda part: part.want.row_offset)
     first, *others = group
     other = next((part for part in others if part.kind is not first.kind), None)
     if other is None:
         yield whole, group
         return
-    if not any(isinstance(part.kind, QuantFormat) for part in group):
+    if first.want.is_expert:
         raise UnsupportedModelError(
-            f"tensors {first.source.name!r} ({first.source.dtype}) and {other.source.name!r} ({other.source.dtype}) "
-            "are used as one and must have the same dtype; --weights f16 gives them one"
+            f"tensors {first.source.name!r} ({first.source.dtype}) and {other.source.name!r} ({other.source.dtype}): "
+            "experts of one layer have to be of one type"
         )
     for index, part in enumerate(group):
         yield f"{whole}.{index}", [part]

@@ -34,6 +34,7 @@ class WantedTensor:
     rows of heads lie in that order in the file, with `runs` all its rows as these say. A `stacked` one is so many
     matrices there, in a dimension of its own. Of one that `is_transposed` dense ones of the file
     have rows for columns. One that `is_gathered` may have its columns sorted by groups: its input is gathered likewise.
+    Those of a destination whose rows are those of experts, `is_expert`, have one type.
     """
 
     name: str
@@ -48,6 +49,7 @@ class WantedTensor:
     runs: tuple[RowRun, ...] = ()
     is_transposed: bool = False
     is_gathered: bool = False
+    is_expert: bool = False
 
     @property
     def file_shape(self) -> tuple[int, ...]:

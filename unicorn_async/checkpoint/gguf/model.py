@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.partial_file import PartialFiles
 
 _MAX_EXPERTS = 1024  # of a layer
+_GATES = (".gate_proj.weight", ".w1.weight")
 _STILL_RANGE = 1e31  # of divisors of rotary frequencies
 
 
@@ -85,11 +86,12 @@ class GgufModel:
             for name, (entry, file) in entries.items()
             if name in factor_tensors(config.architecture)
         }
-        json, traits = json_config(config, factors), file_traits(config, factors)
+        json = json_config(config, factors)
         if is_ollama_gemma3(config):
             metadata = ollama_gemma3_metadata(config, metadata)
         tensors, skipped = _sources(files, entries, config)
         predictor = _predictor_sources(files, entries, config)
+        traits = replace(file_traits(config, factors), are_expert_gates_apart=_are_gates_apart(tensors))
         return cls(files, metadata, json, traits, tensors, predictor, skipped, stamps)
 
 
@@ -148,19 +150,17 @@ def _sources(
         else:
             rows = config.head_dim if has_interleaved_heads(name, config.architecture) else 0
             tensors[canonical] = SourceTensor.of(entry, file, interleaved_head_rows=rows)
-    _check_gates(tensors, files)
     return take_layers_apart(tensors, config.num_layers), tuple(skipped)
 
 
-def _check_gates(tensors: Mapping[str, SourceTensor], files: tuple[Path, ...]) -> None:
-    """Check that gates of experts have the type of what they are for, with which they lie in one matrix."""
+def _are_gates_apart(tensors: Mapping[str, SourceTensor]) -> bool:
+    """Whether gates of experts have other types than what they are for, with which they would lie in one matrix."""
     for name, gate in tensors.items():
-        up = tensors.get(name.replace(".gate_proj.", ".up_proj.")) if ".mlp.experts." in name else None
-        if up is not None and up.dtype != gate.dtype:
-            raise UnsupportedModelError(
-                f"{files[up.file]}: tensor {up.name!r} of {up.dtype} beside gates of {gate.dtype}: "
-                "experts' gates and what they are for have to be of one type"
-            )
+        if ".experts." in name and name.endswith(_GATES):
+            up = tensors.get(name.replace(".gate_proj.", ".up_proj.").replace(".w1.", ".w3."))
+            if up is not None and up.dtype != gate.dtype:
+                return True
+    return False
 
 
 def _predictor_sources(
@@ -175,7 +175,7 @@ def _predictor_sources(
             for part in _experts(files[file], entry, config) or [entry]:
                 if (found := predictor_name(part.name, config.architecture)) is not None:
                     tensors[found] = SourceTensor.of(part, file)
-    return tensors
+    return {} if _are_gates_apart(tensors) else tensors
 
 
 def _experts(path: Path, entry: TensorEntry, config: GgufConfig) -> list[TensorEntry]:

@@ -6,19 +6,28 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Residue, WeightSpec, vector
+from unicorn_async.models.blocks.expert_routes import CORRECTION, ROUTED, SCALES, ExpertRoutes
+from unicorn_async.models.blocks.expert_weights import (
+    DOWN,
+    DOWN_BIAS,
+    GATE,
+    GATE_UP,
+    GATE_UP_BIAS,
+    ROUTER,
+    ROUTER_BIAS,
+    UP,
+    ExpertWeights,
+)
 from unicorn_async.ops.expert_linear import ExpertRows, expert_linear, expert_linear_sum
+from unicorn_async.ops.gated import gated
 from unicorn_async.ops.linear import prepare_input
 from unicorn_async.ops.linear_plans.experts import blocks_outputs, expert_form, pairs_of_a_tile, sums_outputs
 from unicorn_async.ops.routing import (
     TILE_WORDS,
     TiledPairs,
     expert_sum,
-    expert_tiles,
     multiplies_where_routed,
     num_tiles,
-    route,
-    router,
-    sorts_where_routed,
 )
 from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm
 from unicorn_async.tensor import DType, MixedTensor, QuantTensor, Tensor, element_of
@@ -26,7 +35,7 @@ from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from unicorn_async.config import Activation
     from unicorn_async.models.block_recorder import BlockRecorder
@@ -34,20 +43,16 @@ if TYPE_CHECKING:
     from unicorn_async.models.blocks.shared_expert import SharedExpert
     from unicorn_async.ops.routing import Routing
     from unicorn_async.ops.rows import Rows
-    from unicorn_async.tensor import Weight
-
-GATE_UP, DOWN, ROUTER, CORRECTION = "experts_gate_up", "experts_down", "router", "router_correction"
-GATE_UP_BIAS, DOWN_BIAS, ROUTER_BIAS = (f"{name}_bias" for name in (GATE_UP, DOWN, ROUTER))
-SCALES = "expert_scales"
-ROUTED = "routers_done"  # counts workgroups, and is zero between dispatches
+    from unicorn_async.tensor import ElementType, Weight
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
     """Gated FFNs (hidden_size → intermediate_size → hidden_size) behind `norm`, of which each token takes some.
 
-    All experts' gates lie in one destination, and what they are for behind them. The router stays f32 on the device, so
-    that a token takes the same experts whatever weights become, and however many tokens a step has. With `is_corrected`
+    All experts' gates lie in one destination, and what they are for behind them, or with `are_gates_apart` in one of
+    its own, because a file has it in other types. The router stays f32 on the device, so that a token takes the same
+    experts whatever weights become, and however many tokens a step has. With `is_corrected`
     what experts are chosen by has a correction of each; with `is_scaled` what an expert leaves is multiplied by a scale
     of its own. The router reads what the experts do, or the stream behind a `router_norm`, times hidden_size^-0.5. What
     a `shared` expert leaves is added. With `is_stacked` those of all experts are one tensor on disk, and an expert's
@@ -67,6 +72,7 @@ class Experts:
     bias: bool = False
     is_scaled: bool = False
     router_norm: Norm | None = None
+    are_gates_apart: bool = False
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -92,6 +98,7 @@ class Experts:
             "expert_weights": chosen,
             "expert_order": chosen,
             "expert_tiles": TILE_WORDS * chosen,
+            **({GATE_UP: 2 * chosen * self.intermediate_size} if self.are_gates_apart else {}),
             "experts_gated": chosen * self.intermediate_size,
             "experts_gated_rows": chosen * self.intermediate_size,
             "expert_outputs": chosen * self.hidden_size,
@@ -137,20 +144,21 @@ class Experts:
         normed = recorder.rows("normed", self.hidden_size)
         recorder.add_norm(self.norm, out=normed)
         pairs = self._pairs(recorder)
-        x = self._input(recorder, GATE_UP, "normed_rows", normed, pairs.tile)  # beside the router
+        inputs = self._inputs(recorder, normed, pairs.tile)  # beside the router
         logits = recorder.rows("router_logits", self._router_rows)
         chosen = recorder.rows("chosen_experts", self.routing.num_chosen).address
         weights = recorder.rows("expert_weights", self.routing.num_chosen)
         router_input, own = self._router_input(recorder, normed), None
+        routes = ExpertRoutes(self.routing, self.bias, self.is_corrected, self.is_scaled)
         if self.shared is None and multiplies_where_routed(self.routing, recorder.num_tokens):
-            self._route_at_once(recorder, router_input, logits, chosen, weights, pairs)
+            routes.record_at_once(recorder, router_input, logits, chosen, weights, pairs)
         else:
             recorder.linear(router_input, ROUTER, logits)
             if self.shared is not None:  # what it does runs beside the choice of the others, and beside their gates
-                own = self.shared.activate(recorder, normed, x, self.activation)
-            self._route(recorder, logits, chosen, weights, pairs)
+                own = self.shared.activate(recorder, normed, inputs[-1], self.activation)
+            routes.record(recorder, logits, chosen, weights, pairs)
         shared = None if self.shared is None or own is None else self.shared.record(recorder, own)
-        activated = self._activate(recorder, x, pairs)
+        activated = self._activate(recorder, inputs, pairs)
         down = _whole(recorder.weight(DOWN))
         gates = self._gates(logits)
         if isinstance(activated, BlockRows) and sums_outputs(
@@ -184,75 +192,60 @@ class Experts:
     def _pairs(self, recorder: BlockRecorder) -> TiledPairs:
         """Where the step's pairs will lie, and how they are cut."""
         num_pairs, experts = recorder.num_tokens * self.routing.num_chosen, self.routing.num_experts
-        elements = [element_of(_whole(recorder.weight(name))) for name in (GATE_UP, DOWN)]
-        tile = pairs_of_a_tile(recorder.info, elements, num_pairs, experts)
+        tile = pairs_of_a_tile(recorder.info, self._elements(recorder), num_pairs, experts)
         order = recorder.rows("expert_order", self.routing.num_chosen).address
         tiles = recorder.rows("expert_tiles", TILE_WORDS, num_tiles(num_pairs, experts, tile)).address
         return TiledPairs(num_pairs, tile, order, tiles)
 
-    def _route(self, recorder: BlockRecorder, logits: Tensor, chosen: int, weights: Tensor, pairs: TiledPairs) -> None:
-        """Record the choice of experts, and sorting the pairs, with a barrier behind them."""
-        commands, kernels, info = recorder.commands, recorder.kernels, recorder.info
-        sorts = sorts_where_routed(self.routing, recorder.num_tokens)
-        route(
-            commands,
-            kernels,
-            info,
-            routing=self.routing,
-            logits=logits,
-            correction=recorder.vector(CORRECTION) if self.is_corrected else None,
-            scales=recorder.vector(SCALES) if self.is_scaled else None,
-            chosen=chosen,
-            weights=weights,
-            pairs=pairs if sorts else None,
-        )
-        recorder.barrier()
-        if not sorts:
-            experts = self.routing.num_experts
-            expert_tiles(commands, kernels, info, num_experts=experts, chosen=chosen, pairs=pairs)
-            recorder.barrier()
+    @property
+    def _inner(self) -> tuple[str, ...]:
+        """The destinations of what makes the activations."""
+        return (GATE, UP) if self.are_gates_apart else (GATE_UP,)
 
-    def _route_at_once(
-        self, recorder: BlockRecorder, x: Tensor, logits: Tensor, chosen: int, weights: Tensor, pairs: TiledPairs
-    ) -> None:
-        """As `_route`, behind the router's product in the same dispatch: so nothing runs beside the choice."""
-        weight = _whole(recorder.weight(ROUTER))
-        assert isinstance(weight, Tensor), "routers stay in single precision"
-        recorder.commands.label(ROUTER)
-        router(
-            recorder.commands,
-            recorder.kernels,
-            recorder.info,
-            routing=self.routing,
-            x=x,
-            weight=weight,
-            bias=recorder.vector(ROUTER_BIAS) if self.bias else None,
-            logits=logits,
-            done=recorder.rows(ROUTED, 1).address,
-            correction=recorder.vector(CORRECTION) if self.is_corrected else None,
-            scales=recorder.vector(SCALES) if self.is_scaled else None,
-            chosen=chosen,
-            weights=weights,
-            pairs=pairs,
-        )
-        recorder.barrier()
+    def _elements(self, recorder: BlockRecorder) -> list[ElementType]:
+        return [element_of(_whole(recorder.weight(name))) for name in (*self._inner, DOWN)]
 
-    def _activate(self, recorder: BlockRecorder, x: Rows, pairs: TiledPairs) -> Rows:
+    def _inputs(self, recorder: BlockRecorder, normed: Tensor, tile: int) -> list[Rows]:
+        """Record the input of each of `_inner` in the form that it reads; no barrier. Those of one form are one."""
+        inputs: dict[RowForm, Rows] = {}
+        forms = [expert_form(element, tile) for element in self._elements(recorder)[:-1]]
+        for form, name in zip(forms, self._inner, strict=True):
+            if form not in inputs:  # of two at most one is no f32
+                inputs[form] = self._input(recorder, name, "normed_rows", normed, tile)
+        return [inputs[form] for form in forms]
+
+    def _activate(self, recorder: BlockRecorder, inputs: Sequence[Rows], pairs: TiledPairs) -> Rows:
         """Record the experts' networks up to their activations; returns these, (pairs, width), as `down` reads them."""
+        if self.are_gates_apart:
+            return self._activate_apart(recorder, inputs, pairs)
+        (x,) = inputs
         experts, width = self.routing.num_experts, self.intermediate_size
         taken, gates = self.routing.num_chosen, ExpertRows(experts, width, width, experts * width)
         if self.by_turns:
             gates = ExpertRows(experts, width, 2 * width, 1, 2)
         elif self.is_stacked:
             gates = ExpertRows(experts, width, 2 * width, width)
-        elements = [element_of(_whole(recorder.weight(name))) for name in (GATE_UP, DOWN)]
-        if blocks_outputs(elements, pairs.tile, width):
+        if blocks_outputs(self._elements(recorder), pairs.tile, width):
             blocks = BlockRows.at(self._gated(recorder, "experts_gated_rows", pairs).address, pairs.num_pairs, width)
             self._linear(recorder, GATE_UP, x, gates, pairs, blocks, shared_by=taken)
             return blocks
-        gated = self._gated(recorder, "experts_gated", pairs)
-        self._linear(recorder, GATE_UP, x, gates, pairs, gated, shared_by=taken)
-        activated = self._input(recorder, DOWN, "experts_gated_rows", gated, pairs.tile)
+        outputs = self._gated(recorder, "experts_gated", pairs)
+        self._linear(recorder, GATE_UP, x, gates, pairs, outputs, shared_by=taken)
+        activated = self._input(recorder, DOWN, "experts_gated_rows", outputs, pairs.tile)
+        recorder.barrier()
+        return activated
+
+    def _activate_apart(self, recorder: BlockRecorder, inputs: Sequence[Rows], pairs: TiledPairs) -> Rows:
+        """Record the same where gates and what they are for are two products, side by side in each pair's row."""
+        experts, width, num_pairs = self.routing.num_experts, self.intermediate_size, pairs.num_pairs
+        both, rows = recorder.rows(GATE_UP, 2 * width, num_pairs), ExpertRows(experts, width, width)
+        for index, (name, x) in enumerate(zip(self._inner, inputs, strict=True)):
+            out = replace(both, address=both.address + DType.F32.itemsize * width * index)
+            self._linear(recorder, name, x, rows, pairs, out, shared_by=self.routing.num_chosen)
+        out = self._gated(recorder, "experts_gated", pairs)
+        gated(recorder.commands, recorder.kernels, recorder.info, gate_up=both, out=out, activation=self.activation)
+        recorder.barrier()
+        activated = self._input(recorder, DOWN, "experts_gated_rows", out, pairs.tile)
         recorder.barrier()
         return activated
 
@@ -347,12 +340,19 @@ class Experts:
             shared_by=shared_by,
             out=out,
             gate=self.activation if rows.up else None,
-            bias=recorder.vector(f"{name}_bias") if self.bias else None,
+            bias=self._bias(recorder, name) if self.bias else None,
         )
         recorder.barrier()
 
+    def _bias(self, recorder: BlockRecorder, name: str) -> Tensor:
+        """The biases of a destination; those of gates and of what they are for are one vector."""
+        if name not in (GATE, UP):
+            return recorder.vector(f"{name}_bias")
+        both, rows = recorder.vector(GATE_UP_BIAS), self.routing.num_experts * self.intermediate_size
+        return Tensor(both.address + (DType.F32.itemsize * rows if name == UP else 0), (rows,), DType.F32)
+
     def _weights(self) -> Iterator[WeightSpec]:
-        experts, width, hidden = self.routing.num_experts, self.intermediate_size, self.hidden_size
+        experts, hidden, width = self.routing.num_experts, self.hidden_size, self.intermediate_size
         for norm in self.norms:
             yield norm.weight
         yield WeightSpec("mlp.gate.weight", (experts, hidden), ROUTER, WeightKind.VECTOR, MemoryGroup.NORMS)
@@ -365,34 +365,11 @@ class Experts:
             yield vector("mlp.gate.per_expert_scale", SCALES, experts)
         if self.shared is not None:
             yield from self.shared.weights(hidden)
+        own = ExpertWeights(experts, hidden, width, self.is_stacked, self.by_turns, self.are_gates_apart)
         if self.bias:
             yield vector("mlp.gate.bias", ROUTER_BIAS, experts)
-            yield from self._biases()
-        kind, group = WeightKind.MATRIX, MemoryGroup.EXPERTS
-        if self.is_stacked:
-            for name, dest, rows, columns in (("gate_up", GATE_UP, 2 * width, hidden), ("down", DOWN, hidden, width)):
-                shape = (experts * rows, columns)
-                spec = WeightSpec(f"mlp.experts.{name}_proj", shape, dest, kind, group, stacked=experts)
-                yield replace(spec, is_transposed=self.by_turns)
-            return
-        for part, first in (("gate", 0), ("up", experts)):
-            for expert in range(experts):
-                name = f"mlp.experts.{expert}.{part}_proj.weight"
-                yield WeightSpec(name, (width, hidden), GATE_UP, kind, group, (first + expert) * width)
-        for expert in range(experts):
-            name = f"mlp.experts.{expert}.down_proj.weight"
-            yield WeightSpec(name, (hidden, width), DOWN, kind, group, expert * hidden)
-
-    def _biases(self) -> Iterator[WeightSpec]:
-        experts, width = self.routing.num_experts, self.intermediate_size
-        parts = [("gate", GATE_UP_BIAS, width), ("up", GATE_UP_BIAS, width), ("down", DOWN_BIAS, self.hidden_size)]
-        if self.is_stacked:
-            parts[:2] = [("gate_up", GATE_UP_BIAS, 2 * width)]
-        row: dict[str, int] = {}
-        for part, dest, size in parts:
-            whole = vector(f"mlp.experts.{part}_proj_bias", dest, experts * size, row.get(dest, 0))
-            row[dest] = whole.row_offset + experts * size
-            yield replace(whole, stacked=experts)
+            yield from own.biases()
+        yield from own.matrices()
 
 
 def _whole(weight: Weight) -> Tensor | QuantTensor:

@@ -180,6 +180,8 @@ def decoder(
         UnsupportedModelError: a key that would change the result was read by nobody, or no layer attends.
     """
     raw.refuse_unread(_NEUTRAL)
+    if raw.traits.are_expert_gates_apart:
+        layers = [_with_gates_apart(blocks) for blocks in layers]
     vocab_size = raw.count("vocab_size", vocab_size)
     spec = ModelSpec(
         architecture=architecture,
@@ -202,6 +204,15 @@ def decoder(
     if not spec.attends:
         raise UnsupportedModelError(f"{architecture}: models without attention are not supported")
     return spec
+
+
+def _with_gates_apart(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    from unicorn_async.models.blocks.experts import Experts  # which most models need not import
+
+    return tuple(
+        replace(block, are_gates_apart=True) if isinstance(block, Experts) and not block.is_stacked else block
+        for block in blocks
+    )
 
 
 def predictor(
