@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -169,6 +170,31 @@ def test_inspect_shows_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "layers 0 to 2 are alike" in shown
     assert shown.count("copied, rows reordered") == 2
     assert "rope_freqs.weight" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_more", "message"),
+    [
+        ({"bos_token_id": 99999}, 0, "tokenizer.ggml.bos_token_id: expected an id below 512, got 99999"),
+        ({"unknown_token_id": -1}, 0, "tokenizer.ggml.unknown_token_id: expected an id below 512, got -1"),
+        ({"pre": "none-such"}, 0, "tokenizer.ggml.pre 'none-such'"),
+        ({}, 1, "the tokenizer has 513 tokens, the embeddings have 512 rows"),
+    ],
+)
+def test_inspect_says_of_a_vocabulary_what_a_load_would_refuse(
+    changes: dict[str, object], num_more: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = metadata("llama", tmp_path) | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+    for key, more in (("tokens", "<more>"), ("token_type", 1)):
+        found = fields[f"tokenizer.ggml.{key}"]
+        assert isinstance(found, list)
+        fields[f"tokenizer.ggml.{key}"] = [*found, *[more] * num_more]
+    path = write(tmp_path / "small.gguf", fields, gguf_tensors("llama", "F16"))
+    assert main(["inspect", str(path)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tokenizer  "))
+    assert "refused: " in line and message in line
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert message in json.loads(capsys.readouterr().out)["tokenizer"]["refused"]
 
 
 def test_inspect_says_what_blocks_take_in_memory_beside_the_file(

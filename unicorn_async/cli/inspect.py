@@ -16,6 +16,7 @@ from unicorn_async.cli.model_summary import config_json, config_lines
 from unicorn_async.cli.options import MODEL_HELP, add_planning_options, engine_config
 from unicorn_async.cli.placement import DevicePlacement, placements
 from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
+from unicorn_async.cli.tokenizer_report import TokenizerReport, tokenizer_report
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import VulkanUnavailableError
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the report."""
     config = replace(engine_config(options), allow_software=options.model == DEMO)
     model = ModelFiles.read(options.model, config.weights, config.loras)
-    rows, places = tensor_rows(model), []
+    rows, places, tokenizer = tensor_rows(model), [], tokenizer_report(model)
     folder = weight_cache_folder() if config.weight_cache else None
     found = model.look_up(folder)
     cache, outlook = found.status, cache_outlook(folder, model.plan, found.status, config.cache_bytes)
@@ -50,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
     except VulkanUnavailableError as exc:
         print(f"unicorn inspect: {exc}", file=sys.stderr)
     if options.json:
-        print(json.dumps(_as_json(model, rows, places, cache, outlook), indent=2))
+        print(json.dumps(_as_json(model, rows, places, tokenizer, cache, outlook), indent=2))
     else:
-        print("\n".join(_report(model, rows, places, cache, outlook, every_layer=options.all)))
+        print("\n".join(_report(model, rows, places, tokenizer, cache, outlook, every_layer=options.all)))
     return 0
 
 
@@ -60,6 +61,7 @@ def _report(
     model: ModelFiles,
     rows: Sequence[TensorRow],
     places: Sequence[DevicePlacement],
+    tokenizer: TokenizerReport,
     cache: CacheStatus,
     outlook: CacheOutlook | None,
     *,
@@ -70,6 +72,7 @@ def _report(
         f"{model.name}: {model.config.architecture} in {checkpoint.path}",
         "",
         *config_lines(model.config),
+        f"tokenizer      {tokenizer.text}",
         "",
     ]
     lines += _tensor_table(rows, model.config.num_layers, every_layer=every_layer)
@@ -129,6 +132,7 @@ def _as_json(
     model: ModelFiles,
     rows: Sequence[TensorRow],
     places: Sequence[DevicePlacement],
+    tokenizer: TokenizerReport,
     cache: CacheStatus,
     outlook: CacheOutlook | None,
 ) -> dict[str, object]:
@@ -137,6 +141,7 @@ def _as_json(
         "path": str(model.checkpoint.path),
         "config": config_json(model.config),
         "tensors": [row.to_json() for row in rows],
+        "tokenizer": tokenizer.to_json(),
         "adapters": adapters_json(model.lora.adapters),
         "skipped": list(model.checkpoint.skipped),
         "ignored": list(model.plan.ignored),
