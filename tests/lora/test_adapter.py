@@ -199,6 +199,19 @@ def test_a_scale_that_no_float_holds_is_refused(tmp_path: Path) -> None:
         LoraSpec(tmp_path, float("inf"))
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.gguf", "adapters in GGUF files are not supported; give a directory with adapter_config.json and adapter_m"),
+        ("adapter_model.safetensors", "is a file: expected a directory; give a directory with adapter_config.json"),
+    ],
+)
+def test_a_file_is_no_adapter(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(ConfigError, match=message):
+        LoraAdapter.read(LoraSpec(tmp_path / name))
+
+
 def test_files_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(ConfigError, match="nowhere: no such directory, and not in the Hugging Face cache"):

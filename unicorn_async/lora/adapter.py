@@ -128,6 +128,10 @@ def _find(given: Path) -> Path:
     path = given.expanduser()
     if path.is_dir():
         return path
+    if path.is_file():
+        what = "adapters in GGUF files are not supported" if path.suffix == ".gguf" else "expected a directory"
+        files = f"{ADAPTER_CONFIG_FILE} and {ADAPTER_TENSORS_FILE}"
+        raise ConfigError(f"adapter {given}: is a file: {what}; give a directory with {files}")
     snapshot = find_in_hub(str(given)) if is_repo_name(str(given)) else None
     if snapshot is None:
         raise ConfigError(

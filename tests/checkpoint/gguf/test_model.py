@@ -217,6 +217,27 @@ def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
         Checkpoint.read(write(tmp_path / "n.gguf", {}, {}))
 
 
+@pytest.mark.parametrize(
+    ("kind", "architecture", "message"),
+    [
+        ("adapter", "llama", r"'adapter': is a LoRA adapter for a model of architecture 'llama', .* with --lora as a"),
+        ("adapter", "mamba", r"'adapter': is a LoRA adapter for a model of architecture 'mamba'"),
+        ("mmproj", "clip", r"'mmproj': is the projector .*; give the model's own file"),
+        ("imatrix", "imatrix", r"'imatrix': says what matters of a model's weights"),
+    ],
+)
+def test_what_goes_with_a_model_is_told_from_models(kind: str, architecture: str, message: str, tmp_path: Path) -> None:
+    factor = {"blk.0.attn_q.weight.lora_a": array("F32", np.zeros((4, 128), np.float32))}
+    metadata = {"general.architecture": architecture, "general.type": kind, "adapter.type": "lora"}
+    with pytest.raises(UnsupportedModelError, match=message):
+        Checkpoint.read(write(tmp_path / "m.gguf", metadata, factor))
+
+
+def test_a_model_may_say_that_it_is_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", gguf_metadata("llama") | {"general.type": "model"}, gguf_tensors("llama", "F16"))
+    assert Checkpoint.read(path).config["architectures"] == ["LlamaForCausalLM"]
+
+
 @pytest.mark.parametrize("name", ["blk.0.ffn_down.bias", "blk.1.attn_q_a.weight", "output.bias", "mm.0.weight"])
 def test_a_tensor_that_would_change_the_result_is_not_ignored(name: str, tmp_path: Path) -> None:
     tensors = gguf_tensors("llama", "F16") | {name: array("F32", np.zeros(8, np.float32))}

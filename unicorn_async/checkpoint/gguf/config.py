@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
+from unicorn_async.checkpoint.gguf.fields import shown
 from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, HEADS_BY_LAYER, GgufConfig
 from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, TILED, WITH_EXPERTS, WITHOUT_ATTENTION
 from unicorn_async.checkpoint.gguf.ollama import NORM_EPS, is_ollama_gemma3
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
 _COUNTS = {"hidden_size": "embedding_length", "max_position_embeddings": "context_length"}
+# What else GGUF files are, by `general.type`.
+_NO_MODELS = {
+    "adapter": (
+        "is a LoRA adapter for a model of architecture {base}, and no model; give that model, and the adapter with"
+        " --lora as a directory in PEFT's layout (adapter_config.json, adapter_model.safetensors): adapters in GGUF"
+        " files are not supported"
+    ),
+    "imatrix": "says what matters of a model's weights to who quantises them, and is no model",
+    "mmproj": "is the projector for images or audio beside a model, and no model; give the model's own file",
+}
 _EXACT_YARN = ("gpt-oss",)  # whose bounds between pairs that YaRN changes and others are no whole numbers
 
 
@@ -26,8 +37,12 @@ def gguf_config(metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorE
 
     Raises:
         CheckpointError: it does not say which architecture it has.
-        UnsupportedModelError: it has one that is not supported.
+        UnsupportedModelError: it has one that is not supported, or the file is no model but what goes with one.
     """
+    kind = metadata.get("general.type")
+    if isinstance(kind, str) and kind in _NO_MODELS:
+        base = metadata.get("general.architecture")
+        raise UnsupportedModelError(f"{source}: general.type {kind!r}: {_NO_MODELS[kind].format(base=shown(base))}")
     config = GgufConfig(metadata, tensors, source)
     if config.architecture not in ARCHITECTURES:
         raise UnsupportedModelError(
