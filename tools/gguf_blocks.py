@@ -22,6 +22,20 @@ BLOCKS = {  # values of a block, its bytes, the type's number
     "IQ4_XS": (256, 136, 23),
     "MXFP4": (32, 17, 39),
 }
+FILE_TYPES = {  # numbers of files whose matrices are mostly of a type
+    "F16": 1,
+    "Q4_0": 2,
+    "Q8_0": 7,
+    "Q2_K": 10,
+    "Q3_K": 12,
+    "Q4_K": 15,
+    "IQ2_XS": 20,
+    "IQ3_XXS": 23,
+    "IQ1_S": 24,
+    "IQ3_S": 26,
+    "IQ4_XS": 30,
+    "MXFP4": 38,
+}
 SCALES = {  # where a block's half-precision scales are, and the deviation of what they multiply
     "Q4_0": ((0,), 4.6),
     "Q5_0": ((0,), 9.2),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from checkpoint_tensors import config, tensors, value_range
 from model_shapes import SHAPES
+from whole_files import at_least_one, whole_file
 
 if TYPE_CHECKING:
     from checkpoint_tensors import Named
@@ -50,7 +51,7 @@ def random_pool(dtype: str) -> bytes:
 
 
 def write_shard(path: Path, names: list[Named], dtype: str, pool: bytes) -> None:
-    """Write one safetensors file."""
+    """Write one safetensors file; raises SystemExit as `whole_file` does."""
     header: dict[str, object] = {}
     offset = 0
     for name, shape in names:
@@ -60,7 +61,7 @@ def write_shard(path: Path, names: list[Named], dtype: str, pool: bytes) -> None
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     rng, start = np.random.default_rng(27), 0
-    with path.open("wb") as file:
+    with whole_file(path, 8 + len(text) + offset) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, shape in names:
             bounds = value_range(name)
@@ -117,13 +118,23 @@ def main() -> int:
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--dtype", choices=DTYPES, default="BF16")
-    parser.add_argument("--layers", type=int, help="fewer layers than the model has")
-    parser.add_argument("--vocab", type=int, help="a smaller vocabulary than the model has")
-    parser.add_argument("--adapter", type=int, metavar="RANK", help="a LoRA adapter of this rank, too")
+    parser.add_argument("--layers", help="fewer layers than the model has")
+    parser.add_argument("--vocab", help="a smaller vocabulary than the model has")
+    parser.add_argument("--adapter", metavar="RANK", help="a LoRA adapter of this rank, too")
     options = parser.parse_args()
-    shape = SHAPES[options.shape]
-    shape = replace(shape, layers=options.layers or shape.layers, vocab=options.vocab or shape.vocab)
-    options.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        given = {
+            name: at_least_one(f"--{name}", text)
+            for name in ("layers", "vocab", "adapter")
+            if (text := getattr(options, name)) is not None
+        }
+    except ValueError as exc:
+        parser.error(str(exc))
+    rank, shape = given.pop("adapter", 0), replace(SHAPES[options.shape], **given)
+    try:
+        options.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SystemExit(f"{options.directory}: {exc.strerror}") from exc
     pool, shards, size = random_pool(options.dtype), [[]], 0  # type: ignore[var-annotated]
     for name, dims in tensors(shape):
         nbytes = int(np.prod(dims)) * DTYPES[options.dtype]
@@ -141,8 +152,8 @@ def main() -> int:
     (options.directory / "model.safetensors.index.json").write_text(json.dumps(index))
     (options.directory / "config.json").write_text(json.dumps(config(shape), indent=1))
     write_tokenizer(options.directory, shape.vocab)
-    if options.adapter:
-        write_adapter(options.directory / "adapter", shape, options.adapter, random_pool("F32"))
+    if rank:
+        write_adapter(options.directory / "adapter", shape, rank, random_pool("F32"))
     return 0
 
 

@@ -29,28 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf_blocks import BLOCKS, possible, random_blocks
+from gguf_blocks import BLOCKS, FILE_TYPES, possible, random_blocks
 from gguf_cycle import FIRST_KEY, Cycle, Fill, Tables, half_columns, leaves, projection
 from gguf_fields import text, typed
 from gguf_recurrent import linear_keys, linear_tensors, rwkv_keys, rwkv_tensors, shared_tensors
 from model_shapes import SHAPES, Shape
+from whole_files import at_least_one, whole_file
 
 POOL_BYTES = 32 << 20
 ALIGNMENT = 32
-FILE_TYPES = {
-    "F16": 1,
-    "Q4_0": 2,
-    "Q8_0": 7,
-    "Q2_K": 10,
-    "Q3_K": 12,
-    "Q4_K": 15,
-    "IQ2_XS": 20,
-    "IQ3_XXS": 23,
-    "IQ1_S": 24,
-    "IQ3_S": 26,
-    "IQ4_XS": 30,
-    "MXFP4": 38,
-}
 GPT_OSS = Shape("GptOssForCausalLM", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, False, 128, 32, 4, 2880)
 GGUF_SHAPES = ChainMap(SHAPES, {"gpt-oss-20b": GPT_OSS})
 EMBEDDINGS = dict.fromkeys(("Q4_0", "Q2_K", "Q3_K", "Q4_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "Q6_K")
@@ -75,7 +62,7 @@ class RandomModel:
         """Read SHAPE:TYPE or SHAPE:TYPE:LAYERS.
 
         Raises:
-            ValueError: there is no such shape or type.
+            ValueError: there is no such shape or type, or no layer.
         """
         name, _, rest = text.partition(":")
         kind, _, layers = rest.partition(":")
@@ -84,8 +71,8 @@ class RandomModel:
                 f"{text}: expected SHAPE:TYPE of {', '.join(GGUF_SHAPES)} and {', '.join(FILE_TYPES)}, the last of "
                 "mixtures alone"
             )
-        shape = replace(GGUF_SHAPES[name], layers=int(layers)) if layers else GGUF_SHAPES[name]
-        return cls(name, shape, kind)
+        shape, is_whole = GGUF_SHAPES[name], not rest.removeprefix(kind)
+        return cls(name, shape if is_whole else replace(shape, layers=at_least_one(f"{text}: layers", layers)), kind)
 
     def with_vocabulary(self, size: int) -> RandomModel:
         """Return it with another vocabulary.
@@ -325,13 +312,13 @@ def pooled(rng: np.random.Generator, model: RandomModel, matrix: Matrix) -> byte
 
 
 def write(model: RandomModel, path: Path) -> int:
-    """Write the file; returns its size in bytes."""
+    """Write the file; returns its size in bytes. Raises SystemExit as `whole_file` does."""
     matrices = tensors(model)
     head = header(model, matrices)
     rng, cycle = np.random.default_rng(27), model.cycle
     pools = {key: pooled(rng, model, matrix) for key, matrix in {matrix.pool: matrix for matrix in matrices}.items()}
     starts = np.cumsum([len(head), *(aligned(matrix.nbytes) for matrix in matrices)]).tolist()
-    with path.open("wb") as file:
+    with whole_file(path, starts[-1]) as file:
         file.truncate(starts[-1])
         file.write(head)
         file.flush()

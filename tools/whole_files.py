@@ -1,0 +1,46 @@
+"""Files that tools write: where there is no folder or no room for one, a line says so, and nothing is left of it."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path, nbytes: int) -> Iterator[BinaryIO]:
+    """Open a file to write `nbytes` to; where that fails, it is removed again.
+
+    Raises:
+        SystemExit: the folder is missing, the disk is too full, or the file can't be written, in a line.
+    """
+    if not path.parent.is_dir():
+        raise SystemExit(f"{path}: there is no folder {path.parent}")
+    free = shutil.disk_usage(path.parent).free + (path.stat().st_size if path.is_file() else 0)
+    if nbytes > free:
+        raise SystemExit(f"{path}: would have {nbytes / 1e9:.2f} GB, on a disk with room for {free / 1e9:.2f} GB")
+    try:
+        file = path.open("wb")
+    except OSError as exc:
+        raise SystemExit(f"{path}: {exc.strerror}") from exc
+    try:
+        with file:
+            yield file
+    except OSError as exc:
+        path.unlink(missing_ok=True)
+        raise SystemExit(f"{path}: {exc.strerror}; what was written of it is removed") from exc
+
+
+def at_least_one(what: str, text: str) -> int:
+    """Return a count that is written as text.
+
+    Raises:
+        ValueError: it is none, or less than 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{what}: expected a whole number of 1 or more, got {text!r}")
+    return int(text)
