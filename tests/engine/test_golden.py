@@ -52,9 +52,9 @@ async def test_logits_agree_with_the_reference(name: str, dtype: str, open_engin
         assert reference.error(index, logits) <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("name", ["cohere2", "gemma4", "gemma4_small", "ministral3", "olmo3", "phi4_mini"])
+@pytest.mark.parametrize("name", ["cohere2", "gemma4", "gemma4_small", "lfm3", "ministral3", "olmo3", "phi4_mini"])
 async def test_tokens_one_by_one_are_as_likely_as_in_a_prompt(name: str, open_engine: OpenEngine) -> None:
-    """Whichever kernel rotates: parts of heads, amplitudes, queries that grow, values that are normed keys."""
+    """Whichever kernel rotates: parts of heads, amplitudes, queries that grow, values that are normed keys, gates."""
     prompt = golden(name).prompts[2]
     async with open_engine(name, "float16") as engine:
         params = SamplingParams(max_tokens=40, ignore_eos=True, top_logprobs=0)
