@@ -149,7 +149,9 @@ def test_parts_of_different_types_become_destinations_of_their_own(tmp_path: Pat
 
 def test_experts_of_different_types_are_refused(tmp_path: Path) -> None:
     wanted = tuple(replace(want, is_expert=want.dest == "qkv") for want in WANTED)
-    with pytest.raises(UnsupportedModelError, match=r"'q' \(BF16\) and 'k' \(F16\): experts of one layer"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"'q' \(BF16\) and 'k' \(F16\): experts of one layer .*; --weights f16"
+    ):
         plan_of(tmp_path, wanted, k="F16")
 
 

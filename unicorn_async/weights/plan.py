@@ -150,9 +150,11 @@ def _separated(whole: str, group: list[FoundTensor]) -> Iterator[tuple[str, list
         yield whole, group
         return
     if first.want.is_expert:
+        is_quantised = any(isinstance(part.kind, QuantFormat) for part in group)
         raise UnsupportedModelError(
             f"tensors {first.source.name!r} ({first.source.dtype}) and {other.source.name!r} ({other.source.dtype}): "
-            "experts of one layer have to be of one type"
+            "experts of one layer have to be of one type; "
+            + ("take another file of the model" if is_quantised else "--weights f16 gives them one")
         )
     for index, part in enumerate(group):
         yield f"{whole}.{index}", [part]
