@@ -36,9 +36,9 @@ def block(tmp_path: Path, name: str, scheme: str, info: DeviceInfo, num_tokens: 
 
 
 @pytest.mark.parametrize("info", [GPU, DISCRETE, MATRIX_RDNA], ids=["plain", "discrete", "rdna"])
-def test_one_token_takes_five_dispatches(tmp_path: Path, info: DeviceInfo) -> None:
+def test_one_token_takes_four_dispatches(tmp_path: Path, info: DeviceInfo) -> None:
     found = block(tmp_path, "qwen3_moe", "int4", info, 1)
-    assert found == ["quantize_activations", "linear_vec_f32", "route", "expert_quant_vec", "expert_quant_sum"]
+    assert found == ["quantize_activations", "router", "expert_quant_vec", "expert_quant_sum"]
 
 
 def test_one_token_s_expert_for_all_tokens_takes_two_more(tmp_path: Path) -> None:
