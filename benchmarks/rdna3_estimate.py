@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.listing import ListedDispatch
 
+ROUTES = ("route", "router")  # the choice of experts, alone and behind its product
 DISPATCH_US = 5.0  # taken, not measured
 # At least and at most, by rdna3_seen.py, of integrated chips: of models without experts, and of mixtures.
 MEMORY_SHARES, MIXTURE_MEMORY_SHARES = (0.75, 0.87), (0.51, 0.89)
@@ -144,7 +145,7 @@ class Estimator:
         for dispatches in (*run.layers(tokens), run.head(1 if is_prompt else tokens)):
             for dispatch in dispatches:
                 constants = dispatch.request.constants
-                if dispatch.request.name == "route":
+                if dispatch.request.name in ROUTES:
                     routing = Routing(int(constants["EXPERTS"]), int(constants["K"]))
                 if not dispatch.request.name.startswith((*others, "touch_pages")):
                     given = tuple(sorted(constants.items()))
@@ -156,7 +157,7 @@ class Estimator:
     def _part(
         self, dispatch: ListedDispatch, routing: Routing | None, tokens: int, context: int, *, is_prompt: bool
     ) -> Part:
-        product, name = product_of(dispatch), dispatch.request.name
+        product, name, fields = product_of(dispatch), dispatch.request.name, dispatch.fields
         if product is not None:
             num_bytes = product.weight_bytes + product.tokens * (product.k * HALF + product.num_outputs * SINGLE)
             return Part(
@@ -165,6 +166,9 @@ class Estimator:
             )
         if routing is not None and name in EXPERT_PRODUCTS:
             return self._worked(dispatch, expert_work(dispatch, routing, tokens))
+        if name == "router":
+            num_bytes = int(dispatch.request.constants["EXPERTS"]) * int(fields["columns"]) * 4 * SINGLE
+            return Part(self._memory_us(num_bytes), 0.0)
         if name.startswith("delta"):
             return self._worked(dispatch, recurrent_work(dispatch, tokens, is_prompt=is_prompt))
         if name.startswith("attention"):
