@@ -9,6 +9,7 @@ import pytest
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.norm import add_rms_norm, qk_norm, rms_norm
+from unicorn_async.ops.rows import row_constants
 from unicorn_async.tensor import DType, Tensor
 
 from .formed_rows import FORMS, FormedRows
@@ -79,6 +80,17 @@ def test_a_row_shared_by_many_subgroups_is_normalised(device: Device, arrays: Ar
     )
     expected = hidden + reference(x, post_weight, plus_one=False)
     np.testing.assert_allclose(out.values, reference(expected, weight, plus_one=False), rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("columns", [128, 640, 1152, 5376, 8192])
+def test_a_lane_of_a_software_device_holds_few_vectors_because_many_are_slow_to_compile(
+    device: Device, columns: int
+) -> None:
+    info = replace(device.info, type=DeviceType.SOFTWARE)
+    cut = row_constants(info, columns)
+    assert cut["WORKGROUP"] * cut["VECTORS"] * 4 >= columns
+    assert cut["VECTORS"] <= 16
+    assert cut["WORKGROUP"] == info.subgroup_size or cut["WORKGROUP"] * 16 * 4 < 2 * columns, "more lanes than it takes"
 
 
 def test_a_row_of_zeros_stays_zero_and_out_may_be_x(device: Device, arrays: Arrays) -> None:

@@ -16,7 +16,7 @@ MAX_SPLIT_TILES = 1024  # of a matrix kernel whose workgroups share K
 _VECTOR = 4
 _LANES = 1024  # of a row on a GPU, if it can
 _MAX_SUBGROUPS = 32  # of a workgroup: the fewest that a driver takes; shaders/reduce/workgroup.glsl has room for 64
-_MAX_SOFTWARE_VECTORS = 64  # that a lane holds: more are slow to compile
+_MAX_SOFTWARE_VECTORS = 16  # that a lane holds: more are slow to compile
 
 
 class RowForm(Enum):
