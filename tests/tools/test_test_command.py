@@ -18,6 +18,7 @@ say() { :; }
 """
 PYTHON = """#!/usr/bin/env bash
 [[ $1 == -m && $2 == pytest ]] || exit 0
+[[ $3 != --collect-only ]] || exec touch collected
 shift 5
 echo "${GALLIVM_PERF:--} $*" >>"$RUNS"
 for status in $STATUSES; do
@@ -60,6 +61,18 @@ def test_no_test_runs_where_a_linter_or_the_type_checker_fails(tmp_path: Path, l
 @pytest.mark.parametrize("named", ["tests/ops", "tests/ops::test_one"])
 def test_what_is_named_is_run_as_it_is(tmp_path: Path, named: str) -> None:
     assert run(tmp_path, named, "-q") == (0, [f"- {named} -q"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder", "collects"),
+    [(["--whole"], "other", True), (["--whole"], ".hypothesis/constants", False), (["tests/ops"], "other", False)],
+)
+def test_one_process_collects_before_all_do_where_none_has(
+    tmp_path: Path, arguments: list[str], folder: str, collects: bool
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    assert run(tmp_path, *arguments)[0] == 0
+    assert (tmp_path / "collected").exists() == collects
 
 
 def test_on_a_device_that_is_asked_for_all_is_one_run(tmp_path: Path) -> None:
