@@ -1,13 +1,7 @@
 // What the gated delta rule takes of a token for a head of values: a share of what is new, and the logarithm of a decay.
 // Behind KEY_HEADS, VALUE_HEADS, TILED and RATES, which are the kernel's constants.
 
-// log(1 + exp(x)); the logarithm of what is near 1 would have no digits
-float softplus(float x) {
-    if (x > 20)
-        return x;
-    float e = exp(x);
-    return e < 0.01 ? e * (1 - e * (0.5 - e * (1.0 / 3.0 - 0.25 * e))) : log(1 + e);
-}
+#include "include/softplus.glsl"
 
 // `x` is before its sigmoid
 float beta_of(float x) {
