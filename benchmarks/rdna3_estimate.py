@@ -138,7 +138,7 @@ class Estimator:
         config = fit_options(spec, EngineConfig(kv_dtype=KVDType.F16))
         info = self.chip.describe(self.compiler.info)
         run = DryRun(info, spec, attention_shape(spec, config), self.model.plan)
-        others = ("attention_decode",) if is_prompt else ("attention_prefill", "delta_chunk")
+        others = ("attention_decode",) if is_prompt else ("attention_prefill", "delta_chunk", "ssm_chunk")
         of_dispatch = cache(lambda key: self._part(listed[key], key[-1], tokens, context, is_prompt=is_prompt))
         listed: dict[object, ListedDispatch] = {}
         routing = None
@@ -169,7 +169,7 @@ class Estimator:
         if name == "router":
             num_bytes = int(dispatch.request.constants["EXPERTS"]) * int(fields["columns"]) * 4 * SINGLE
             return Part(self._memory_us(num_bytes), 0.0)
-        if name.startswith("delta"):
+        if name.startswith(("delta", "ssm")):
             return self._worked(dispatch, recurrent_work(dispatch, tokens, is_prompt=is_prompt))
         if name.startswith("attention"):
             return self._worked(dispatch, attention_work(dispatch, tokens, context))

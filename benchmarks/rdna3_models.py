@@ -49,6 +49,7 @@ _GGUF = FileTraits(
     are_value_heads_tiled=True,
     are_gates_apart=True,
     has_decay_rates=True,
+    are_group_norms_stacked=True,
 )
 
 

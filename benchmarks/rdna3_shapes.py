@@ -55,6 +55,24 @@ def _qwen25(
     }
 
 
+def _granite4(hidden: int, heads: int, kv_heads: int, **sizes: int) -> dict[str, object]:
+    return {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "hidden_size": hidden,
+        "num_hidden_layers": 40,
+        "layer_types": ["attention" if layer % 10 == 5 else "mamba" for layer in range(40)],
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "mamba_n_heads": hidden // 32,
+        "mamba_d_head": 64,
+        "mamba_d_state": 128,
+        "vocab_size": 100_352,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": True,
+        **sizes,
+    }
+
+
 # Qwen 3.8 has the architecture of 3.5, and 27 billion weights in the same layers.
 LINEAR = {
     "qwen3.5-9b": replace(
@@ -70,6 +88,12 @@ CONFIGS: Mapping[str, Mapping[str, object]] = {
     "qwen2.5-14b": _qwen25(5120, 13_824, 48, 40, 8),
     "gpt-oss-20b": _gpt_oss(layers=24, experts=32),
     "gpt-oss-120b": _gpt_oss(layers=36, experts=128),
+    "granite4-h-tiny": _granite4(
+        1536, 12, 4, intermediate_size=512, shared_intermediate_size=1024, num_local_experts=64, num_experts_per_tok=6
+    ),
+    "granite4-h-small": _granite4(
+        4096, 32, 8, intermediate_size=768, shared_intermediate_size=1536, num_local_experts=72, num_experts_per_tok=10
+    ),
     "gemma4-31b": _gemma4(
         hidden_size=5376,
         intermediate_size=21_504,

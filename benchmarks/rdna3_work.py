@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SINGLE, HALF = 4, 2  # bytes
 _EXPERT_KERNELS = ("vec", "coopmat", "quant_vec", "quant_sum", "quant_coopmat")
 EXPERT_PRODUCTS = {f"expert_{kernel}_{weights}": weights for kernel in _EXPERT_KERNELS for weights in WEIGHTS}
-_OF_A_STATE = 3  # multiply-adds of a token with each element of it: for what is found, added and read
+# Multiply-adds of a token with each element of a state: for what is found, added and read, or the last two.
+_OF_A_STATE, _OF_AN_SSM = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ def expert_work(dispatch: ListedDispatch, routing: Routing, tokens: int) -> Work
 
 
 def recurrent_work(dispatch: ListedDispatch, tokens: int, *, is_prompt: bool) -> Work:
-    """States of linear attention, read and written once a sequence, and what tokens do with them.
+    """States of linear attention and of Mamba-2, read and written once a sequence, and what tokens do with them.
 
     A prompt's go in chunks; those kernels have nothing to do where each sequence has a token.
     """
     name, constants, fields = dispatch.request.name, dispatch.request.constants, dispatch.fields
     row_bytes = int(fields["row_columns"]) * 4 * SINGLE
-    if name.startswith("delta_conv"):
+    if name.startswith(("delta_conv", "ssm_conv")):
         return Work(tokens * 2 * row_bytes)
     heads = int(constants["VALUE_HEADS"])
     if name == "delta_chunk":
@@ -55,13 +56,16 @@ def recurrent_work(dispatch: ListedDispatch, tokens: int, *, is_prompt: bool) ->
         left_bytes = heads * (2 * KEPT_TOKENS + 4) * SINGLE
         macs = heads * KEPT_TOKENS * (2 * key_dim + KEPT_TOKENS / 2)
         return Work(tokens * (row_bytes + left_bytes), tokens * macs)
+    if name == "ssm_chunk":
+        products = int(constants["KEY_HEADS"]) * KEPT_TOKENS * int(constants["KEY_VECTORS"]) * 4
+        return Work(tokens * (row_bytes + int(fields["left_bytes"])), tokens * products)
     elements = (int(fields["state_bytes"]) - int(fields["state_offset"])) // SINGLE
-    if name == "delta_rule" and constants["CHUNKED"] and is_prompt:
+    if name in ("delta_rule", "ssm_scan") and constants["CHUNKED"] and is_prompt:
         return Work(0.0)  # all of it is in chunks
     sequences = 1 if is_prompt else tokens
     num_bytes = sequences * 2 * elements * SINGLE + tokens * row_bytes
-    macs = _OF_A_STATE * elements
-    if name == "delta_chunks":
+    macs = (_OF_AN_SSM if name.startswith("ssm") else _OF_A_STATE) * elements
+    if name in ("delta_chunks", "ssm_chunks"):
         macs += heads * KEPT_TOKENS * int(constants["VALUE_VECTORS"]) * 4
     return Work(num_bytes, tokens * macs)
 

@@ -58,7 +58,7 @@ async def test_how_steps_are_run_changes_no_token(options: dict[str, Any], model
         assert await alone(engine) == expected  # by states that others have used
 
 
-@pytest.mark.parametrize("model", [*MODELS, "rwkv7"])
+@pytest.mark.parametrize("model", [*MODELS, "rwkv7", "granite_hybrid_moe"])
 async def test_a_prompt_in_small_chunks_has_the_logits_of_the_reference(model: str, open_engine: OpenEngine) -> None:
     reference = golden(model)
     async with open_engine(model, max_num_batched_tokens=8) as engine:
@@ -66,7 +66,10 @@ async def test_a_prompt_in_small_chunks_has_the_logits_of_the_reference(model: s
             assert reference.error(index, await engine.logits(prompt)) < 1e-2
 
 
-@pytest.mark.parametrize(("model", "block_bytes"), [("lfm2", BLOCK_BYTES), ("qwen3_5", 2 * BLOCK_BYTES)])
+@pytest.mark.parametrize(
+    ("model", "block_bytes"),
+    [("lfm2", BLOCK_BYTES), ("qwen3_5", 2 * BLOCK_BYTES), ("granite_hybrid", BLOCK_BYTES // 2)],
+)
 async def test_requests_that_lose_their_place_give_the_same_tokens(
     model: str, block_bytes: int, open_engine: OpenEngine
 ) -> None:

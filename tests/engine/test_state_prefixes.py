@@ -34,7 +34,7 @@ async def test_turns_of_a_conversation_go_on_as_without_the_cache(model: str, op
     assert found[True] == [0, 144, 144, 176]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, "granite_hybrid"])
 async def test_what_follows_a_copy_is_what_follows_the_prompt_to_the_bit(model: str, open_engine: OpenEngine) -> None:
     prompt = prompt_of(140)  # whose last step has the same tokens, whether there was a step before it or not
     async with open_engine(model) as engine:

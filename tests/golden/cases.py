@@ -9,6 +9,7 @@ from .delta_nets import DELTA_NETS
 from .families import FAMILIES
 from .gemma4 import GEMMA4
 from .gpt_oss import GPT_OSS
+from .granite_hybrids import GRANITE_HYBRIDS
 from .mixtures import MIXTURES
 from .rwkv7 import RWKV7
 from .short_convs import LFM2_MOE, LFM3
@@ -207,5 +208,16 @@ _CASES = (
     ),
 )
 FIRST_CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
-_OTHERS = (*FAMILIES, *GEMMA4, *MIXTURES, GPT_OSS, LFM2_MOE, LFM3, RWKV7, *VISION_LANGUAGE, *DELTA_NETS)
+_OTHERS = (
+    *FAMILIES,
+    *GEMMA4,
+    *MIXTURES,
+    GPT_OSS,
+    LFM2_MOE,
+    LFM3,
+    RWKV7,
+    *GRANITE_HYBRIDS,
+    *VISION_LANGUAGE,
+    *DELTA_NETS,
+)
 CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in _OTHERS}}

@@ -20,6 +20,7 @@ from .cases import CASES, Case, Layout
 from .delta_nets import delta_net_tensors
 from .gemma4 import GEMMA4_VISION, gemma4_tensors
 from .gpt_oss import gpt_oss_experts, published, sinks
+from .granite_hybrids import granite_hybrid_tensors
 from .mixtures import expert_tensors, has_experts
 from .rwkv7 import rwkv7_tensors
 from .short_convs import lfm2_tensors
@@ -118,6 +119,8 @@ def _text_tensors(case: Case) -> Iterator[tuple[str, Floats]]:
     kind = case.text_config["model_type"]
     if kind in ("lfm2", "lfm2_moe", "lfm3"):
         return lfm2_tensors(case, draw)
+    if kind == "granitemoehybrid":
+        return granite_hybrid_tensors(case, draw)
     if kind == "rwkv7":
         return rwkv7_tensors(case, draw)
     if kind == "gemma4_text":

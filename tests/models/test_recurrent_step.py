@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("name", "chunk", "chunks"),
-    [("rwkv7", "time_mix_chunk", "time_mix_chunks"), ("qwen3_5", "delta_chunk", "delta_chunks")],
+    [
+        ("rwkv7", "time_mix_chunk", "time_mix_chunks"),
+        ("qwen3_5", "delta_chunk", "delta_chunks"),
+        ("granite_hybrid", "ssm_chunk", "ssm_chunks"),
+    ],
 )
 def test_prompts_go_in_chunks_where_runs_may_be_long_enough(tmp_path: Path, name: str, chunk: str, chunks: str) -> None:
     files = ModelFiles.read(str(write_checkpoint(name, tmp_path, "float16")))

@@ -161,8 +161,10 @@ def test_a_missing_key_is_named(missing: str) -> None:
 def test_every_architecture_reads_a_complete_configuration() -> None:
     heads = {**LLAMA, "num_key_value_heads": 1, "full_attention_interval": 1, "hidden_size_per_layer_input": 0}
     heads["num_hidden_layers"] = 3  # the first of LFM3's layers that attends
+    attending = {"layer_types": ["full_attention"] * 3}
     for name in ARCHITECTURES:
-        raw: dict[str, object] = {**heads, "architectures": [name], "text_config": heads}
+        own = attending if name == "GraniteMoeHybridForCausalLM" else {}  # else all its layers are Mamba-2's
+        raw: dict[str, object] = {**heads, **own, "architectures": [name], "text_config": heads}
         assert model_spec(raw).architecture == name
 
 

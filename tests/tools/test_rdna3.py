@@ -219,7 +219,8 @@ def test_no_pipeline_of_experts_sinks_recurrent_states_and_heads_of_512_spills_o
 ) -> None:
     dense = ("gemma4-e4b:int4", "qwen3.5-27b:Q4_K")  # of 8 query heads of 512 to a kv head, and 6 of 256
     mixtures = ("gpt-oss-20b:MXFP4", "gemma4-26b-a4b:Q4_K", "qwen3.5-35b-a3b:IQ4_XS")  # 8 of 64, 8 of 512, 8 of 256
-    checked(driver, (*dense, *mixtures), "--chips", "780M", "--tokens", "1", "8", "512")
+    mamba = "granite4-h-small:Q4_K"
+    checked(driver, (*dense, *mixtures, mamba), "--chips", "780M", "--tokens", "1", "8", "512")
     others = ("gpt-oss-20b:F16", "gemma4-31b:Q4_K", "qwen3.5-27b:nf4")
     checked(driver, others, "--kv-dtype", "int8", "--chips", "780M", "--tokens", "1", "32")
 

@@ -49,6 +49,15 @@ def test_a_state_is_read_and_written_once_a_sequence(tokens: int, is_prompt: boo
     assert (recurrent_work(rest, tokens, is_prompt=is_prompt).macs > 0) is not is_prompt
 
 
+def test_what_tokens_of_mamba_2_do_to_each_other_is_counted_for_heads_of_keys() -> None:
+    constants = {"KEY_HEADS": 1, "KEY_VECTORS": 32, "VALUE_HEADS": 2, "VALUE_VECTORS": 16}
+    fields = {"row_columns": 96, "left_bytes": 160, "state_bytes": 4 * STATE + 100, "state_offset": 100}
+    alone, kept = (dispatch(name, constants, **fields) for name in ("ssm_chunk", "ssm_chunks"))
+    assert recurrent_work(alone, 8, is_prompt=True).macs == 8 * 32 * 128
+    assert recurrent_work(alone, 8, is_prompt=True).num_bytes == 8 * (96 * 16 + 160)
+    assert recurrent_work(kept, 8, is_prompt=True).macs == 8 * (2 * STATE + 2 * 32 * 64)
+
+
 def test_streams_read_their_windows_and_a_prompt_reads_itself() -> None:
     heads = {"NUM_HEADS": 8, "NUM_KV_HEADS": 1, "HEAD_DIM": 64}
     decode = attention_work(dispatch("attention_decode_f16_blocks", heads, window=100), tokens=4, context=256)

@@ -10,8 +10,9 @@ class FileTraits:
     """How weights were changed when they were converted to GGUF; a directory's are the defaults, whatever it says.
 
     But for what tensors' names say: with `are_experts_apart` each expert has matrices of its own, in a family that
-    stacks those of all experts, `are_shifts_stacked` is of older directories, and `are_networks_turned` of those with
-    the names that RWKV's authors give.
+    stacks those of all experts, and an FFN's gate lies apart from what it is for, where Granite 4 has both in one;
+    `are_shifts_stacked` is of older directories, and `are_networks_turned` of those with the names that RWKV's authors
+    give.
 
     `rope_factors` are divisors of the rotary frequencies, one a pair, in place of a scaling; empty = none.
     """
@@ -23,6 +24,7 @@ class FileTraits:
     are_gates_apart: bool = False  # of linear attention, from what makes q, k and v, in a family that groups them
     are_expert_gates_apart: bool = False  # experts' gates have other types than what they are for, in some layer
     has_decay_rates: bool = False  # -exp of the logarithms that directories have
+    are_group_norms_stacked: bool = False  # Mamba-2's, with a row for each group
     are_shifts_stacked: bool = False  # RWKV's mixes of a token with the one before it, in a layer's time mixing
     is_bonus_flat: bool = False  # RWKV's r_k, which has a row for each head elsewhere
     are_networks_turned: bool = False  # RWKV's small ones, with rows for columns

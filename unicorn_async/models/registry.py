@@ -32,6 +32,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "GlmForCausalLM": "glm.glm",
     "GptOssForCausalLM": "gpt_oss.gpt_oss",
     "GraniteForCausalLM": "granite.granite",
+    "GraniteMoeHybridForCausalLM": "granite_hybrid.granite_hybrid",
     "Lfm2ForCausalLM": "lfm2.lfm2",
     "Lfm2MoeForCausalLM": "lfm2.lfm2_moe",
     "Lfm3ForCausalLM": "lfm3.lfm3",

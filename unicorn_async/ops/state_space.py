@@ -26,7 +26,7 @@ _CONV_WORKGROUP = 64
 _ROWS_BESIDE_CHUNKS = 8  # of a workgroup that finds few short runs among them
 _UNIT = _LANES * _VECTOR
 _CHUNK_KEY_DIM = 128  # at most
-_MOST_STEP = 3.4e38  # of f32
+MOST_STEP = 3.4e38  # of f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SsmShape:
     num_taps: int
     has_rates: bool = False
     least_step: float = 0.0
-    most_step: float = _MOST_STEP
+    most_step: float = MOST_STEP
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_groups or self.num_heads % _VECTOR:
@@ -63,9 +63,9 @@ class SsmShape:
                 f"Mamba-2: states of {self.state_dim} and heads of {self.head_dim} elements, expected a multiple of "
                 f"{_UNIT} up to 256, and one of {_VECTOR}"
             )
-        if not 0 <= self.least_step <= self.most_step <= _MOST_STEP:
+        if not 0 <= self.least_step <= self.most_step <= MOST_STEP:
             raise UnsupportedModelError(
-                f"Mamba-2: steps from {self.least_step} to {self.most_step}, expected 0 to {_MOST_STEP}, in order"
+                f"Mamba-2: steps from {self.least_step} to {self.most_step}, expected 0 to {MOST_STEP}, in order"
             )
 
     @property

@@ -98,6 +98,7 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         are_value_heads_tiled=config.architecture in TILED,
         are_gates_apart=not any(name.endswith(".ssm_in.weight") for name in config.tensors),
         has_decay_rates=True,
+        are_group_norms_stacked=True,
         are_shifts_stacked=True,
         is_bonus_flat=True,
         is_qkv_fused=config.has("blk.0.attn_qkv.weight"),

@@ -57,7 +57,7 @@ class Experts:
     of its own. The router reads what the experts do, or the stream behind a `router_norm`, times hidden_size^-0.5. What
     a `shared` expert leaves is added. With `is_stacked` those of all experts are one tensor on disk, and an expert's
     gate and up side by side in it, or row by row `by_turns`, which files have in blocks alone. With a `bias` router and
-    experts have biases, those of all experts in one tensor.
+    experts have biases, those of all experts in one tensor. What all leave is multiplied by `residual_scale`.
     """
 
     hidden_size: int
@@ -73,6 +73,7 @@ class Experts:
     is_scaled: bool = False
     router_norm: Norm | None = None
     are_gates_apart: bool = False
+    residual_scale: float = 1.0
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -132,7 +133,7 @@ class Experts:
     @property
     def residue(self) -> Residue:
         """See `Block`."""
-        return Residue()
+        return Residue(scale=self.residual_scale)
 
     def record(self, recorder: BlockRecorder) -> None:
         """See `Block`."""

@@ -27,19 +27,27 @@ class SharedExpert:
     """A gated FFN whose modules on disk are those of `module`.
 
     With `gate` what it leaves is multiplied by the sigmoid of a row's product with the token: the name of that row's
-    tensor, which the router has behind those of the experts.
+    tensor, which the router has behind those of the experts. With `is_fused` gate and up are one tensor on disk.
     """
 
     intermediate_size: int
     module: str
     gate: str = ""
+    is_fused: bool = False
 
     def weights(self, hidden_size: int) -> tuple[WeightSpec, ...]:
         """Gate, up and down, as `Block.weights`."""
         width, kind, group = self.intermediate_size, WeightKind.MATRIX, MemoryGroup.FFN
-        return (
+        gate_up = [
             WeightSpec(f"{self.module}.gate_proj.weight", (width, hidden_size), _GATE_UP, kind, group),
             WeightSpec(f"{self.module}.up_proj.weight", (width, hidden_size), _GATE_UP, kind, group, width),
+        ]
+        if self.is_fused:
+            gate_up = [
+                WeightSpec(f"{self.module}.gate_up_proj.weight", (2 * width, hidden_size), _GATE_UP, kind, group)
+            ]
+        return (
+            *gate_up,
             WeightSpec(f"{self.module}.down_proj.weight", (hidden_size, width), _DOWN, kind, group),
         )
 
