@@ -28,6 +28,7 @@ from tests.golden.short_convs import attending_layers, ffn_size
 from .delta_net_files import delta_net_tensors
 from .gemma4_files import add_gemma4, gemma4_factors, gemma4_widths, scale_name
 from .golden_files import interleaved, llama3_factors
+from .granite_files import STAY_WIDE, add_granite_hybrid, granite_hybrid_tensors
 from .rwkv7_files import write_rwkv7
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ _KINDS = {
     "glm4_moe": MODEL_ARCH.GLM4_MOE,
     "gpt_oss": MODEL_ARCH.GPT_OSS,
     "granite": MODEL_ARCH.GRANITE,
+    "granite_hybrid": MODEL_ARCH.GRANITE_HYBRID,
+    "granite_hybrid_moe": MODEL_ARCH.GRANITE_HYBRID,
     "lfm2": MODEL_ARCH.LFM2,
     "lfm2_moe": MODEL_ARCH.LFM2MOE,
     "llama_yarn": MODEL_ARCH.LLAMA,
@@ -85,7 +88,10 @@ _NUMBERED = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _WITH_DENSE = (MODEL_ARCH.QWEN2MOE, MODEL_ARCH.QWEN3MOE, MODEL_ARCH.QWEN3NEXT)
 _FOLLOWED = ("glm4_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")  # by a layer that predicts a further token
 FAMILY_FILES = tuple(_KINDS)
-_INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
+_INTERLEAVED = (
+    *(MODEL_ARCH.GRANITE, MODEL_ARCH.GRANITE_HYBRID),
+    *(MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3),
+)
 
 
 def write_family(
@@ -127,6 +133,8 @@ def write_family(
         tensors = apart(tensors)
     if arch in _DELTA_NETS:
         tensors = delta_net_tensors(config, tensors, joins_gates=joins_gates)
+    if arch is MODEL_ARCH.GRANITE_HYBRID:
+        tensors = granite_hybrid_tensors(config, tensors)
     arrays: dict[str, Floats] = {}
     vectors = set()
     for given, drawn in _stacked(tensors):
@@ -153,7 +161,7 @@ def write_family(
             file_name = predictor_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
         is_router = key.endswith(_ROUTERS)
-        is_vector = is_router or key.endswith(".bias") or "conv.conv" in key or "conv1d" in key
+        is_vector = is_router or key.endswith((".bias", *STAY_WIDE)) or "conv.conv" in key or "conv1d" in key
         arrays[file_name] = values
         if values.ndim < 2 or is_vector:
             vectors.add(file_name)
@@ -227,7 +235,9 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         _add_delta_net(writer, config)
     else:
         writer.add_feed_forward_length(gemma4_widths(config) or _int(config["intermediate_size"]))
-        if config["model_type"] != "gemma4_text":
+        if config["model_type"] == "granitemoehybrid":
+            add_granite_hybrid(writer, config)
+        elif config["model_type"] != "gemma4_text":
             writer.add_head_count_kv(_int(config["num_key_value_heads"]))
     keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     num_experts = next((config[key] for key in keys if key in config), None)
@@ -317,7 +327,7 @@ def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
 def _add_attention(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     if "sliding_window" in config and "use_sliding_window" not in config:
         writer.add_sliding_window(_int(config["sliding_window"] or 0))
-    is_listed = config["model_type"] != "cohere2" and "linear_num_key_heads" not in config
+    is_listed = config["model_type"] not in ("cohere2", "granitemoehybrid") and "linear_num_key_heads" not in config
     if isinstance(kinds := config.get("layer_types"), list) and is_listed:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     for key, add in (

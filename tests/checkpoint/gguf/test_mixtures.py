@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from unicorn_async.checkpoint.gguf.config import gguf_config, json_config
@@ -107,6 +109,27 @@ def test_gpt_oss_has_windows_by_turns_where_a_file_says_nothing_of_them_and_exac
     ]
 
 
+MAMBA: dict[str, object] = {
+    "attention__head_count_kv": array("i", (0, 1, 0)),
+    "ssm__conv_kernel": 4,
+    "ssm__state_size": 16,
+    "ssm__group_count": 2,
+    "ssm__time_step_rank": 8,
+    "ssm__inner_size": 64,
+}
+
+
+def test_granite_4_s_layers_without_keys_are_mamba_s_and_nothing_rotates_unless_the_file_says_so() -> None:
+    found = config("granitehybrid", **MAMBA, expert_shared_feed_forward_length=24)
+    assert (found["layer_types"], found["position_embedding_type"]) == (["mamba", "attention", "mamba"], "nope")
+    assert (found["intermediate_size"], found["shared_intermediate_size"], found["num_local_experts"]) == (64, 24, 8)
+    assert [found[f"mamba_{key}"] for key in ("n_heads", "d_head", "expand", "d_state", "n_groups")] == [8, 8, 2, 16, 2]
+    assert (found["mamba_conv_bias"], found["mamba_proj_bias"], found["attention_bias"]) == (False, False, False)
+    dense = config("granitehybrid", **MAMBA, rope__scaling__finetuned=True, expert_count=0, expert_used_count=None)
+    assert (dense["position_embedding_type"], dense["num_local_experts"]) == ("rope", 0)
+    assert (dense["shared_intermediate_size"], dense["num_experts_per_tok"]) == (64, 0)
+
+
 NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
 
 
@@ -129,6 +152,9 @@ NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
         ("qwen35moe", {}, r"qwen35moe\.ssm\.time_step_rank is missing"),
         ("qwen35moe", {**DELTA_NET, "ssm__inner_size": 49}, r"ssm\.inner_size: expected a multiple of the 4 heads"),
         ("qwen35moe", {**DELTA_NET, "block_count": 4}, r"expert_count: a layer without experts is not supported"),
+        ("granitehybrid", {**MAMBA, "ssm__inner_size": 60}, r"ssm\.inner_size: expected a multiple of 8 heads and of"),
+        ("granitehybrid", {**MAMBA, "ssm__inner_size": 40}, "of embedding_length 32, got 40"),
+        ("granitehybrid", {**MAMBA, "ssm__state_size": None}, r"granitehybrid\.ssm\.state_size is missing"),
         ("qwen35", {**DELTA_NET}, r"qwen35\.expert_count: 8: experts are not supported"),
         ("qwen2moe", {"attention__sliding_window": 32}, "32 is shorter than the context of 64"),
     ],

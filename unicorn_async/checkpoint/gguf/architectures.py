@@ -135,8 +135,37 @@ def _smollm3(config: GgufConfig, _: _Factors) -> _Keys:
 
 
 def _granite(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["GraniteForCausalLM"]} | _granite_factors(config)
+
+
+def _granite_hybrid(config: GgufConfig, _: _Factors) -> _Keys:
+    """Layers of Mamba-2 have no keys and values; in those that attend nothing rotates, unless the file says so."""
+    kv_heads = config.counts("attention.head_count_kv")
+    heads, inner, hidden = (config.count(key) for key in ("ssm.time_step_rank", "ssm.inner_size", "embedding_length"))
+    if inner % heads or inner % hidden:
+        raise config.error("ssm.inner_size", f"a multiple of {heads} heads and of embedding_length {hidden}", inner)
+    keys: _Keys = {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "layer_types": ["attention" if count else "mamba" for count in kv_heads],
+        "position_embedding_type": "rope" if config.get("rope.scaling.finetuned") else "nope",
+        "shared_intermediate_size": config.count("expert_shared_feed_forward_length", config.feed_forward),
+        "num_local_experts": int(config.number("expert_count") or 0),
+        "num_experts_per_tok": int(config.number("expert_used_count") or 0),
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_expand": inner // hidden,
+        "mamba_d_state": config.count("ssm.state_size"),
+        "mamba_n_groups": config.count("ssm.group_count"),
+        "mamba_d_conv": config.count("ssm.conv_kernel"),
+        "mamba_conv_bias": any(name.endswith(".ssm_conv1d.bias") for name in config.tensors),
+        "mamba_proj_bias": any(name.endswith(".ssm_in.bias") for name in config.tensors),
+        "attention_bias": any(name.endswith(".attn_q.bias") for name in config.tensors),
+    }
+    return keys | _granite_factors(config)
+
+
+def _granite_factors(config: GgufConfig) -> _Keys:
     return {
-        "architectures": ["GraniteForCausalLM"],
         "attention_multiplier": config.number("attention.scale"),
         "embedding_multiplier": config.number("embedding_scale"),
         "residual_multiplier": config.number("residual_scale"),
@@ -290,6 +319,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "glm4moe": _glm4moe,
     "gpt-oss": _gpt_oss,
     "granite": _granite,
+    "granitehybrid": _granite_hybrid,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2moe,
     "llama": _llama,

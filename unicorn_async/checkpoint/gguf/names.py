@@ -108,9 +108,10 @@ _WHOLE["rwkv7"] = {
     **{f"time_mix_{name}1.weight": f"attn.{name}_lora.lora.0.weight" for name in "wavg"},
     **{f"time_mix_{name}2.weight": f"attn.{name}_lora.lora.2.weight" for name in "wavg"},
 }
+_WHOLE["granitehybrid"] = {"ssm_a": "mamba.A_log", "ssm_d": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"}
 _WHOLE["qwen35moe"] = _WHOLE["qwen3next"] = _WHOLE["qwen35"]
 WITH_EXPERTS = (
-    *("ernie4_5-moe", "gemma4", "glm4moe", "gpt-oss", "lfm2moe", "llama", "olmoe"),
+    *("ernie4_5-moe", "gemma4", "glm4moe", "gpt-oss", "granitehybrid", "lfm2moe", "llama", "olmoe"),
     *("qwen2moe", "qwen35moe", "qwen3moe", "qwen3next"),
 )
 TILED = ("qwen35", "qwen35moe")  # the converter has put heads of values in another order
@@ -142,6 +143,12 @@ _LFM2 = {
     "shortconv.conv": "conv.conv",
     "shortconv.out_proj": "conv.out_proj",
 }
+_MAMBA2 = {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+}
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 # What is not the same in all architectures.
 _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
@@ -168,6 +175,15 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     },
     "glm4": {**_GLM4_NORMS, **_FUSED},
     "gpt-oss": {"post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.router"},
+    "granitehybrid": {
+        **_PLAIN,
+        **_MAMBA2,
+        "ffn_down": "shared_mlp.output_linear",
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_gate_shexp": "shared_mlp.gate_proj",
+        "ffn_up_shexp": "shared_mlp.up_proj",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+    },
     "lfm2": _LFM2,
     "lfm2moe": {**_LFM2, "ffn_gate_inp": "feed_forward.gate"},
     "llama": {**_PLAIN, "ffn_gate_inp": "block_sparse_moe.gate"},
@@ -211,14 +227,18 @@ _MTP = {
     "nextn.shared_head_norm": "norm",
 }
 _WITH_MTP = ("qwen35", "qwen35moe", "qwen3next")
-_INTERLEAVED = ("granite", "llama", "mistral3", "smollm3")  # the converter has put rotary pairs side by side
+# The converter has put rotary pairs side by side.
+_INTERLEAVED = ("granite", "granitehybrid", "llama", "mistral3", "smollm3")
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _CONSTANTS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 _IN_ANY_LAYER = re.compile(r"blk\.(\d{1,5})\.(.+)", re.DOTALL)
 _LAYER_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z0-9_.]+)\.(weight|bias)")
 _ROTARY_PARTS = ("attn_q", "attn_k")
-_WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv", *(name for name in _LFM2 if "shortconv" in name))
+_WITH_BIAS = (
+    *(*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv", "ssm_in", "ssm_conv1d", "ssm_out"),
+    *(name for name in _LFM2 if "shortconv" in name),
+)
 
 
 def canonical_name(name: str, architecture: str) -> str | None:
