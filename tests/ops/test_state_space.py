@@ -49,8 +49,12 @@ class Recurrence:
         is_chunked: bool = False,
         has_bias: bool = True,
         steps: Sequence[float] = (),
+        log_rate: float = 0.0,
     ) -> None:
-        """Make them; tokens have one of the `steps` before the softplus, or without these such as models have."""
+        """Make them; tokens have one of the `steps` before the softplus, or without these such as models have.
+
+        Logarithms of rates are about `log_rate`.
+        """
         rng = np.random.default_rng([shape.columns, num_tokens])
         self.arrays, self.shape, self.is_chunked = arrays, shape, is_chunked
         self.cut: ChunkCut | None = None
@@ -61,7 +65,7 @@ class Recurrence:
         heads = shape.num_heads
         self.taps = arrays.put(drawn(shape.columns, shape.num_taps))
         self.bias = arrays.put(drawn(shape.columns)) if has_bias else None
-        logs = drawn(heads)
+        logs = drawn(heads) + np.float32(log_rate)
         self.rates = np.exp(logs.astype(np.float64))
         self.given_rates = arrays.put(-self.rates.astype(np.float32) if shape.has_rates else logs)
         self.step_bias, self.skips = arrays.put(drawn(heads) - 2), arrays.put(drawn(heads))
@@ -194,12 +198,15 @@ def test_every_cut_of_a_state_gives_each_run_its_own(arrays: Arrays, cut: ChunkC
     made.check([(2, 3, 64), (1, 64, 66), (0, 17, 1)], num_rows=131)
 
 
-@pytest.mark.parametrize("steps", [(-30.0,), (300.0,), (1e6,), (-30.0, 0.0, 900.0)], ids=str)
+@pytest.mark.parametrize(
+    ("steps", "log_rate"), [((-30.0,), 0.0), ((300.0,), 0.0), ((1e34,), 12.0), ((-30.0, 0.0, 900.0), 0.0)], ids=str
+)
 def test_steps_of_any_size_neither_overflow_nor_lose_what_follows_them(
-    arrays: Arrays, steps: tuple[float, ...]
+    arrays: Arrays, steps: tuple[float, ...], log_rate: float
 ) -> None:
     for is_chunked in (False, True):
-        Recurrence(arrays, SMALL, 70, is_chunked=is_chunked, steps=steps).check([(0, 0, 70)], num_rows=70)
+        made = Recurrence(arrays, SMALL, 70, is_chunked=is_chunked, steps=steps, log_rate=log_rate)
+        made.check([(0, 0, 70)], num_rows=70)
 
 
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["one by one", "in chunks"])
