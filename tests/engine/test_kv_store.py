@@ -153,7 +153,7 @@ async def test_states_of_fixed_size_come_back_from_the_host_with_their_blocks(
         assert engine.memory.heaps[0].plan_agrees
 
 
-@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7", "granite_hybrid"])
+@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7"])
 async def test_a_restart_finds_states_of_fixed_size_to_the_bit_and_computes_without_a_damaged_one(
     model: str, disk: Path, open_engine: OpenEngine
 ) -> None:
