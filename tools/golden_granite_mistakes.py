@@ -45,7 +45,7 @@ def swap_groups(model: PreTrainedModel) -> None:
             change(part, lambda w, first=first: swapped(w, first, size))(model)
 
 
-def let_values_for_gates(model: PreTrainedModel) -> None:
+def swap_gates(model: PreTrainedModel) -> None:
     """Take values for gates, and gates for values."""
     inner = model.config.mamba_n_heads * model.config.mamba_d_head
     change("in_proj.weight", lambda w: swapped(w, 0, inner))(model)
@@ -66,7 +66,7 @@ _RECURRENCE = {
     "taps the other way round": change("conv1d.weight", lambda w: w.flip(-1)),
     "no bias of the convolution": change("conv1d.bias", torch.zeros_like),
     "B and C swapped": swap_keys,
-    "values in place of gates": let_values_for_gates,
+    "values in place of gates": swap_gates,
     "no bias of steps": change("dt_bias", torch.zeros_like),
     "rates in place of their logarithms": change("A_log", torch.exp),
     "no skip": change("mamba.D", torch.zeros_like),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     Named = tuple[str, Floats]
 
+_ATTENDING = ("attention", "full_attention")
 STAY_WIDE = ("A_log", "mamba.D", "mamba.norm.weight", "router.layer.weight")  # in F32, whatever shape they have
 
 
@@ -46,7 +47,7 @@ def granite_hybrid_tensors(config: Mapping[str, object], tensors: Iterable[Named
 def add_granite_hybrid(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     """Write the keys of layers of Mamba-2, and which layers have keys and values; positions, if there are any."""
     sizes, kinds = cast("Mapping[str, int]", config), cast("list[str]", config["layer_types"])
-    writer.add_head_count_kv([sizes["num_key_value_heads"] if "attention" in _plain(kind) else 0 for kind in kinds])
+    writer.add_head_count_kv([sizes["num_key_value_heads"] if kind in _ATTENDING else 0 for kind in kinds])
     writer.add_expert_shared_feed_forward_length(sizes["shared_intermediate_size"])
     writer.add_ssm_conv_kernel(sizes["mamba_d_conv"])
     writer.add_ssm_state_size(sizes["mamba_d_state"])
@@ -54,7 +55,3 @@ def add_granite_hybrid(writer: GGUFWriter, config: Mapping[str, object]) -> None
     writer.add_ssm_inner_size(sizes["mamba_n_heads"] * sizes["mamba_d_head"])
     writer.add_ssm_time_step_rank(sizes["mamba_n_heads"])
     writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
-
-
-def _plain(kind: str) -> str:
-    return kind.replace("linear_attention", "mamba")
