@@ -16,7 +16,7 @@ from unicorn_async.engine.types import FinishReason
 from unicorn_async.tokenizer import ChatMessage
 
 from .answers import answer
-from .test_batch_invariance import check_invariance, random_jobs
+from .invariance import check_invariance, random_jobs
 
 if TYPE_CHECKING:
     from .conftest import OpenEngine

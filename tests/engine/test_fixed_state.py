@@ -19,8 +19,8 @@ from unicorn_async.models.registry import model_spec
 from unicorn_async.sampling_params import SamplingParams
 
 from .answers import answer, prompt_of
+from .invariance import Job, margin
 from .loading_gate import HELD_FROM, LoadingGate, some_layers
-from .test_batch_invariance import Job, margin
 
 if TYPE_CHECKING:
     from pathlib import Path

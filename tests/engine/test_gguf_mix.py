@@ -6,26 +6,44 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
+from tests.checkpoint.gguf.mixed_family import MIXED_FAMILIES, write_mixed
 from tests.checkpoint.gguf.mixed_file import MATRICES, STACKS, TABLES, VOCAB, write_mix
+from tests.ops.test_linear_rules import GPU
+from unicorn_async.config import EngineConfig
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.gpu.kernel import KernelLibrary
+from unicorn_async.memory.plan import attention_shape
+from unicorn_async.step.dry_run import DryRun
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    import pytest
-
     from tests.engine.conftest import OpenEngine
     from unicorn_async.gpu.kernel import Kernel, KernelRequest
 
 
+FEW_KINDS = ("Q8_0", "Q3_K", "IQ2_XS", "IQ3_S", "Q2_K")  # cheap to make
 SMALL = {"skip_tokenizer": True, "max_context": 64, "max_num_seqs": 1, "max_num_batched_tokens": 16}  # few kernels
 
 
 def layouts(types: Iterable[str]) -> set[str]:
     return {QuantFormat(kind).layout.name for kind in types if kind != "F32"}
+
+
+@pytest.mark.parametrize("name", [name for name in MIXED_FAMILIES if name not in ("olmoe", "qwen2_moe")])
+def test_a_family_s_file_of_many_types_in_parts_is_read_and_each_has_a_kernel(name: str, tmp_path: Path) -> None:
+    """`tools/check_mixed_files.py` compares what they compute."""
+    files = ModelFiles.read(write_mixed(tmp_path / "mixed", name, FEW_KINDS))
+    types = {tensor.dtype for tensor in files.checkpoint.tensors.values()} & set(FEW_KINDS)
+    assert len(types) >= 4
+    run = DryRun(GPU, files.config, attention_shape(files.config, EngineConfig()), files.plan)
+    names = [dispatch.request.name for dispatch in run.unique_layers(1)]
+    for layout in layouts(types - {"IQ3_S"}):  # which may be that of embeddings alone
+        assert any(name.endswith(f"_{layout}") for name in names), layout
 
 
 async def test_a_mix_of_types_has_the_logits_of_its_values_and_compiles_nothing_in_a_step(

@@ -15,7 +15,7 @@ from unicorn_async.sampling_params import SamplingParams
 from unicorn_async.scheduler.step_budget import StepBudget
 
 from .answers import PROMPT, answer, prompt_of
-from .test_batch_invariance import Job, margin
+from .invariance import Job, margin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

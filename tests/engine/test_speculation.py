@@ -19,7 +19,7 @@ from unicorn_async.scheduler.step_costs import StepCosts
 from unicorn_async.tokenizer import ChatMessage
 
 from .answers import answer, prompt_of
-from .test_batch_invariance import Job, margin, run_job
+from .invariance import Job, margin, run_job
 
 if TYPE_CHECKING:
     from unicorn_async.engine.engine import Engine

@@ -1,0 +1,72 @@
+"""The scripts that compare families with references, alone and side by side: what they find in small models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.golden.checkpoints import golden, write_checkpoint
+from unicorn_async.config import EngineConfig
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
+
+import check_families
+import check_requests
+
+
+def test_a_wrong_logit_of_one_prompt_is_found_in_it_and_where_it_is_among_others(
+    device_info: DeviceInfo, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = golden("mixtral")
+    logits = np.concatenate(reference.logits[:2])
+    logits[3, 5] += 0.05 * reference.deviation
+    prompts = reference.prompts[:2]
+    np.savez(
+        tmp_path / "mixtral.npz",
+        tokens=np.concatenate(prompts),
+        lengths=[len(prompt) for prompt in prompts],
+        vocabulary=reference.vocabulary,
+        logits=logits,
+        deviation=reference.deviation,
+        sensitivity=json.dumps({}),
+    )
+    monkeypatch.setattr(check_families, "NEW_TOKENS", 2)
+    monkeypatch.setattr(sys, "argv", ["check_families", str(tmp_path), "--device", str(device_info.index)])
+    with pytest.raises(SystemExit) as ended:
+        check_families.main()
+    assert ended.value.code == 1
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.endswith("| WRONG")
+    alone, wrong, together, chunked, answers = (float(cell) for cell in line.split("|")[2:7])
+    assert max(alone, answers) <= check_families.TOLERANCE
+    assert min(wrong, together, chunked) == pytest.approx(0.05, abs=check_families.TOLERANCE)
+
+
+def test_requests_of_a_mixture_with_states_get_what_they_get_alone(
+    device_info: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_requests, "MOST_TOKENS", 10)
+    model = write_checkpoint("lfm2_moe", tmp_path, "float16")
+    config = EngineConfig(
+        device=str(device_info.index),
+        max_context=256,
+        max_num_seqs=8,
+        max_num_batched_tokens=96,
+        weight_cache=False,
+        skip_tokenizer=True,
+        speculation="off",
+        max_mixed_step_s=None,
+    )
+    found = asyncio.run(check_requests.compare(model, config, 9))
+    assert found.most_running > 1
+    tie = check_requests.TIE * golden("lfm2_moe").deviation
+    assert all(margin <= tie for margin in found.different.values())
