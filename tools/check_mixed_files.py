@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compare GGUF files in three parts, of many types as dynamic mixes have them, with files of the same values in F32.
 
-    check_mixed_files.py [CASE ...] [--device DEVICE]    default: mixtures, models with states of fixed size, Gemma 4
+    check_mixed_files.py [CASE ...] [--all-experts] [--device DEVICE]
 
-The files are golden families, widened so that rows have whole blocks; tests/checkpoint/gguf/mixed_family.py says which
-tensors have which types. A line has how many types there are, and the median and the largest of all tokens' errors,
-each the largest of its logits' in deviations, for prompts of 7 and 64 tokens. Inputs of quantised matrices are rounded
-to int8, which is most of the error; where a token of a mixture takes another expert for it, that is the largest. The
-tests' folder must be beside this one. Exits with 1 where a file is refused, or the median is above a tenth.
+The cases are golden ones, by default mixtures, models with states of fixed size and Gemma 4, widened so that rows have
+whole blocks; tests/checkpoint/gguf/mixed_family.py says which tensors have which types. A line has how many types there
+are, and the median and the largest of all tokens' errors, each the largest of its logits' in deviations, for prompts of
+7 and 64 tokens. Inputs of quantised matrices are rounded to int8, which is most of the error. Where a token takes
+another expert for it, that is the largest, but not with `--all-experts`: each token takes all then. The tests' folder
+must be beside this one. Exits with 1 where a file is refused, or the median is above a tenth.
 """
 
 from __future__ import annotations
@@ -62,20 +63,20 @@ async def logits(model: Path, name: str, device: str | None) -> list[np.ndarray]
         return [await engine.logits(prompt) for prompt in prompts]
 
 
-async def errors(name: str, folder: Path, device: str | None) -> Errors:
+async def errors(name: str, folder: Path, device: str | None, *, takes_all: bool) -> Errors:
     """Write both files of a family and compare them."""
-    found = await logits(write_mixed(folder / "mixed", name), name, device)
-    expected = await logits(write_mixed(folder / "dense", name, dense=True), name, device)
+    found = await logits(write_mixed(folder / "mixed", name, takes_all=takes_all), name, device)
+    expected = await logits(write_mixed(folder / "dense", name, dense=True, takes_all=takes_all), name, device)
     away = [np.abs(one - other).max(axis=1) / other.std() for one, other in zip(found, expected, strict=True)]
     each = np.concatenate(away)
     return Errors(float(np.median(each)), float(each.max()))
 
 
-def check(name: str, device: str | None) -> bool:
+def check(name: str, device: str | None, *, takes_all: bool) -> bool:
     """Print a family's line; return whether its file loads and means what it should."""
     with tempfile.TemporaryDirectory() as directory:
         try:
-            found = asyncio.run(errors(name, Path(directory), device))
+            found = asyncio.run(errors(name, Path(directory), device, takes_all=takes_all))
             checkpoint = ModelFiles.read(Path(directory) / "mixed" / "mixed-00001-of-00003.gguf").checkpoint
         except UnicornError as exc:
             print(f"| {name} | {type(exc).__name__}: {exc}", flush=True)
@@ -93,9 +94,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="CASE", default=MIXED_FAMILIES)
     parser.add_argument("--device", help="index or part of the name; a software device is taken only when it is named")
+    parser.add_argument("--all-experts", action="store_true", help="each token takes all experts of a layer")
     options = parser.parse_args()
     print("| model | types | median error | largest |", flush=True)
-    results = [check(name, options.device) for name in options.names]
+    results = [check(name, options.device, takes_all=options.all_experts) for name in options.names]
     sys.exit(not all(results))
 
 

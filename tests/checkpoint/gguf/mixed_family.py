@@ -48,14 +48,25 @@ _WIDE: Mapping[str, object] = {
     "block_multiple_of": 256,
     "value_dim": [256] * 3,
 }
+_NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_NUM_TAKEN = ("num_experts_per_tok", "top_k_experts", "moe_k")
 _FEW_ROWS = 8  # of which a drawn matrix' deviation is known
 _NUMBERS = {kind.name: number for number, kind in GGML_TYPES.items()}
 
 
-def write_mixed(folder: Path, name: str, kinds: tuple[str, ...] = KINDS, *, dense: bool = False) -> Path:
-    """Write a family's file in three parts, of many types or with the same values in F32; return the first part."""
+def write_mixed(
+    folder: Path, name: str, kinds: tuple[str, ...] = KINDS, *, dense: bool = False, takes_all: bool = False
+) -> Path:
+    """Write a family's file in three parts, of many types or with the same values in F32; return the first part.
+
+    With `takes_all` each token takes all experts, so that rounding can't make it take another.
+    """
     case = CASES[name]
     config = {**case.config, **{key: value for key, value in _WIDE.items() if case.config.get(key)}}
+    if takes_all:
+        counts = [config[key] for key in _NUM_EXPERTS if key in config]
+        config |= {key: counts[0] for key in _NUM_TAKEN if key in config}
+        config |= {"topk_group": config["n_group"]} if "n_group" in config else {}
     folder.mkdir()
     with mock.patch.dict(CASES, {name: replace(case, config=config)}):  # type: ignore[arg-type]
         source = write_family(folder / "source", name)
