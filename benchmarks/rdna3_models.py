@@ -50,6 +50,7 @@ _GGUF = FileTraits(
     are_gates_apart=True,
     has_decay_rates=True,
     are_group_norms_stacked=True,
+    are_latent_heads_split=True,
 )
 
 
@@ -98,7 +99,7 @@ def made_checkpoint(wanted: tuple[WantedTensor, ...], kind: str) -> Checkpoint:
     """Return what a file of a type would say of its tensors."""
     plain = "Q8_0" if kind == MXFP4 else kind
     table = "F16" if kind in PACKED else EMBEDDINGS.get(plain, plain)
-    types = {WeightKind.VECTOR: "F32", WeightKind.MATRIX: plain, WeightKind.TABLE: table}
+    types = {WeightKind.VECTOR: "F32", WeightKind.MATRIX: plain, WeightKind.TABLE: table, WeightKind.KEPT: plain}
     num_layers = max(want.layer for want in wanted)
     is_tied = not any(want.is_table and want.layer == num_layers for want in wanted)
 

@@ -73,6 +73,19 @@ def _granite4(hidden: int, heads: int, kv_heads: int, **sizes: int) -> dict[str,
     }
 
 
+def _latent(architecture: str, **sizes: object) -> dict[str, object]:
+    return {
+        "architectures": [architecture],
+        "hidden_size": 2048,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "n_routed_experts": 64,
+        "first_k_dense_replace": 1,
+        "tie_word_embeddings": False,
+        **sizes,
+    }
+
+
 # Qwen 3.8 has the architecture of 3.5, and 27 billion weights in the same layers.
 LINEAR = {
     "qwen3.5-9b": replace(
@@ -86,6 +99,32 @@ CONFIGS: Mapping[str, Mapping[str, object]] = {
     "qwen2.5-3b": _qwen25(2048, 11_008, 36, 16, 2, is_tied=True),
     "qwen2.5-7b": _qwen25(3584, 18_944, 28, 28, 4),
     "qwen2.5-14b": _qwen25(5120, 13_824, 48, 40, 8),
+    "glm-4.7-flash": _latent(
+        "Glm4MoeLiteForCausalLM",
+        intermediate_size=10_240,
+        num_hidden_layers=47,
+        num_attention_heads=20,
+        q_lora_rank=768,
+        qk_nope_head_dim=192,
+        v_head_dim=256,
+        num_experts_per_tok=4,
+        moe_intermediate_size=1536,
+        routed_scaling_factor=1.8,
+        vocab_size=154_880,
+        max_position_embeddings=202_752,
+    ),
+    "deepseek-v2-lite": _latent(
+        "DeepseekV2ForCausalLM",
+        intermediate_size=10_944,
+        num_hidden_layers=27,
+        num_attention_heads=16,
+        qk_nope_head_dim=128,
+        v_head_dim=128,
+        num_experts_per_tok=6,
+        moe_intermediate_size=1408,
+        vocab_size=102_400,
+        max_position_embeddings=163_840,
+    ),
     "gpt-oss-20b": _gpt_oss(layers=24, experts=32),
     "gpt-oss-120b": _gpt_oss(layers=36, experts=128),
     "granite4-h-tiny": _granite4(

@@ -21,7 +21,7 @@
 
 layout(constant_id = 0) const uint WORKGROUP = 64;
 layout(local_size_x = 64, local_size_x_id = 0) in;
-layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8 * KV_OCTETS * LANES
+layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8 * KV_OCTETS * LANES, and with LATENT that is one
 layout(constant_id = 2) const uint HEADS = 1; // query heads of a workgroup
 layout(constant_id = 3) const uint BLOCK_SIZE = 16;
 layout(constant_id = 4) const uint LANES = 8; // a power of two, at most the subgroup's size
@@ -45,6 +45,7 @@ layout(constant_id = 21) const bool HAS_SINKS = false; // with which there is no
 layout(constant_id = 22) const bool V_NORM = false; // without weights; with WITH_NORM alone
 layout(constant_id = 23) const bool V_FROM_K = false; // raw q, k, v have no v heads: they are the raw k heads
 layout(constant_id = 24) const uint GROWTH = 0; // of the shortest splits, with the keys
+layout(constant_id = 25) const uint LATENT = 0; // values are the first so many elements of keys; 0 = they have a cache of their own
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SplitCounters { uint v[]; };
@@ -52,11 +53,11 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Spl
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, NUM_HEADS, HEAD_DIM), scaled; with ROTATES raw, (tokens, ROW_HEADS, HEAD_DIM): k and v as well
     uint64_t k_cache; // (blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    uint64_t v_cache; // as k_cache
-    OutValues y; // (tokens, NUM_HEADS, HEAD_DIM), in the form
+    uint64_t v_cache; // as k_cache; nothing with LATENT
+    OutValues y; // (tokens, NUM_HEADS, VALUE_DIM), in the form
     OutScales y_scale;
     OutCounters counters;
-    Partials partials; // (items, NUM_HEADS, MAX_SPLITS, HEAD_DIM + 4)
+    Partials partials; // (items, NUM_HEADS, MAX_SPLITS, VALUE_DIM + 4)
     SplitCounters splits_done; // (items, NUM_HEADS / HEADS), zeros, and zeros again afterwards
     Uvec2s items; // (items): the sequence's row, its query's row
     Uints context_len; // (sequences)
@@ -69,16 +70,21 @@ layout(push_constant, scalar) uniform P {
     uint num_counters;
 } p;
 
-const uint CHUNKS = HEAD_DIM / 8 / LANES; // 8 elements each, of one key, in one lane
+const uint VALUE_DIM = LATENT > 0 ? LATENT : HEAD_DIM;
+const uint OCTETS = HEAD_DIM / 8;
+const uint KEY_LOADS = (OCTETS / KV_OCTETS + LANES - 1) / LANES; // of a lane, for a key
+const uint CHUNKS = KEY_LOADS * KV_OCTETS; // 8 elements each, of one key, in one lane
+const bool IS_RAGGED = CHUNKS * LANES > OCTETS; // of keys, whose last chunks some lanes have, and others in their place
+const uint VALUE_CHUNKS = VALUE_DIM / 8 / LANES; // of a value
 const uint LANE_VECTORS = 2 * CHUNKS; // vec4s of a head in one lane
+const uint SUM_VECTORS = 2 * VALUE_CHUNKS; // of a head's output
 const uint QUERY_VECTORS = HEADS * LANE_VECTORS;
 const uint KEYS = WORKGROUP / LANES; // keys at a time
-const uint KEY_LOADS = CHUNKS / KV_OCTETS; // of a lane, for a key
 const uint LOADS = UNROLL * KEY_LOADS; // of keys, or of values, under way in a lane
 const uint SCORES = UNROLL * HEADS;
-const uint OCTETS = HEAD_DIM / 8;
 const uint COLUMNS = HEAD_DIM / 4; // vectors of a head
-const uint VECTORS = HEADS * COLUMNS; // of the workgroup's output
+const uint VALUE_OCTETS = VALUE_DIM / 8, VALUE_COLUMNS = VALUE_DIM / 4; // of its output
+const uint VECTORS = HEADS * VALUE_COLUMNS; // of the workgroup's output
 const uint ROW_HEADS = NUM_HEADS + (ROTATES ? (V_FROM_K ? 1 : 2) * NUM_KV_HEADS : 0); // in a row of q
 const uint JOINED = 8; // splits whose partials are under way in a lane at once
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
@@ -97,7 +103,13 @@ uint key_lane = local_lane / LANES;
 
 // The octet of a head's elements that a lane has as one of its chunks.
 uint octet_of(uint chunk) {
-    return (chunk / KV_OCTETS * LANES + lane) * KV_OCTETS + chunk % KV_OCTETS;
+    uint octet = (chunk / KV_OCTETS * LANES + lane) * KV_OCTETS + chunk % KV_OCTETS;
+    return IS_RAGGED ? min(octet, OCTETS - KV_OCTETS + chunk % KV_OCTETS) : octet;
+}
+
+// Whether a chunk of a key is the lane's own: one that stands in for it meets zeros.
+bool has_chunk(uint chunk) {
+    return !IS_RAGGED || (chunk / KV_OCTETS * LANES + lane) * KV_OCTETS < OCTETS;
 }
 
 KvRow row_of(uint64_t cache, uint slot, uint kv_head) {
@@ -181,7 +193,7 @@ void attend(Uints table, uint kv_head, uint begin, uint end) {
         [[unroll]] for (uint i = 0; i < LOADS; ++i)
             keys[i] = fetch(row_of(p.k_cache, slots[i / KEY_LOADS], kv_head), i % KEY_LOADS);
         [[unroll]] for (uint i = 0; i < LOADS; ++i)
-            values[i] = fetch(row_of(p.v_cache, slots[i / KEY_LOADS], kv_head), i % KEY_LOADS);
+            values[i] = LATENT > 0 ? keys[i] : fetch(row_of(p.v_cache, slots[i / KEY_LOADS], kv_head), i % KEY_LOADS);
         find_slots(table, first + KEYS * UNROLL, end, slots);
         float scores[SCORES];
         score(keys, first, end, scores);
@@ -224,7 +236,7 @@ void main() {
         maximum[h] = LOWEST;
         sum[h] = 0;
     }
-    [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)
+    [[unroll]] for (uint i = 0; i < HEADS * SUM_VECTORS; ++i)
         acc[i] = vec4(0);
 
     bool has_last = end == context;
@@ -253,7 +265,9 @@ void main() {
         meet(); // before the results come there
     } else {
         [[unroll]] for (uint i = 0; i < QUERY_VECTORS; ++i)
-            queries[i] = (heads + (head + i / LANE_VECTORS) * COLUMNS + vector_of(i % LANE_VECTORS)).v;
+            queries[i] = has_chunk(i % LANE_VECTORS / 2)
+                             ? (heads + (head + i / LANE_VECTORS) * COLUMNS + vector_of(i % LANE_VECTORS)).v
+                             : vec4(0);
     }
     prepare(queries);
     if (has_last) {
@@ -262,7 +276,7 @@ void main() {
         [[unroll]] for (uint load = 0; load < KEY_LOADS; ++load) {
             if (!ROTATES) {
                 key[load] = fetch(key_row, load);
-                value[load] = fetch(value_row, load);
+                value[load] = LATENT > 0 ? key[load] : fetch(value_row, load);
             } else if (head % GROUP == 0 && key_lane == 0) {
                 uint element = 8 * octet_of(load * KV_OCTETS);
                 kv_store(key_row, element, key[load]);

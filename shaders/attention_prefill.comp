@@ -19,12 +19,13 @@ layout(constant_id = 4) const uint ROWS = 16; // a multiple of 4
 layout(constant_id = 5) const float SOFT_CAP = 0;
 layout(constant_id = 6) const uint KEYS = 4; // of one lane at a time
 layout(constant_id = 7) const bool HAS_SINKS = false;
+layout(constant_id = 8) const uint LATENT = 0; // values are the first so many elements of keys; 0 = they have a cache of their own
 
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
-    uint64_t v_cache; // as k_cache
-    OutValues y; // (tokens, num_heads, HEAD_DIM), in the form
+    uint64_t v_cache; // as k_cache; nothing with LATENT
+    OutValues y; // (tokens, num_heads, VALUE_DIM), in the form
     OutScales y_scale;
     OutCounters counters;
     Uvec2s tiles; // (tiles): the sequence's row, its first query in this step's chunk
@@ -43,7 +44,9 @@ layout(push_constant, scalar) uniform P {
 const uint QUERIES = ROWS / HEADS; // queries of a tile
 const uint ROW_GROUPS = ROWS / 4;
 const uint COLUMNS = HEAD_DIM / 8; // lanes with the same rows
-const uint QUADS = HEAD_DIM / 4;
+const uint VALUE_DIM = LATENT > 0 ? LATENT : HEAD_DIM;
+const uint VALUE_COLUMNS = VALUE_DIM / 8; // lanes with output
+const uint QUADS = VALUE_DIM / 4;
 const uint TILE = KEYS * COLUMNS; // keys between two barriers
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 const float MASKED = -3e38;
@@ -91,10 +94,11 @@ void score(uint own_slots[KEYS], uint kv_head, out vec4 scores[KEYS]) {
 
 // Stores the output by way of shared memory, so that neighbouring lanes have neighbouring elements of a row.
 void store_side_by_side(uint token, uint num_queries, uint head, vec4 low[4], vec4 high[4]) {
-    [[unroll]] for (uint i = 0; i < 4; ++i) {
-        q[(4 * group + i) * QUADS + 2 * column] = low[i];
-        q[(4 * group + i) * QUADS + 2 * column + 1] = high[i];
-    }
+    if (column < VALUE_COLUMNS)
+        [[unroll]] for (uint i = 0; i < 4; ++i) {
+            q[(4 * group + i) * QUADS + 2 * column] = low[i];
+            q[(4 * group + i) * QUADS + 2 * column + 1] = high[i];
+        }
     barrier();
     for (uint i = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; i < ROWS * QUADS; i += WORKGROUP) {
         uint row = i / QUADS;
@@ -179,10 +183,10 @@ void main() {
             acc_low[i] *= rescale[i];
             acc_high[i] *= rescale[i];
         }
-        uint count = min(TILE, end - base);
+        uint count = column < VALUE_COLUMNS ? min(TILE, end - base) : 0;
         for (uint k = 0; k < count; ++k) {
             vec4 low, high;
-            kv_load8(row_of(p.v_cache, slots[k], kv_head), 8 * column, low, high);
+            kv_load8(row_of(LATENT > 0 ? p.k_cache : p.v_cache, slots[k], kv_head), 8 * column, low, high);
             vec4 probability = probabilities[k * ROW_GROUPS + group];
             [[unroll]] for (uint i = 0; i < 4; ++i) {
                 acc_low[i] += probability[i] * low;
@@ -208,8 +212,9 @@ void main() {
     else
         [[unroll]] for (uint i = 0; i < 4; ++i) {
             uint row = 4 * group + i;
-            uint octet = (head + row % HEADS) * COLUMNS + column;
-            if (has_query(row, num_queries))
-                store_octet(p.y, p.y_scale, token + row / HEADS, p.num_heads * COLUMNS, octet, acc_low[i], acc_high[i]);
+            uint octet = (head + row % HEADS) * VALUE_COLUMNS + column;
+            if (has_query(row, num_queries) && column < VALUE_COLUMNS)
+                store_octet(p.y, p.y_scale, token + row / HEADS, p.num_heads * VALUE_COLUMNS, octet, acc_low[i],
+                            acc_high[i]);
         }
 }

@@ -24,7 +24,7 @@ layout(constant_id = 10) const bool HAS_BIAS = false; // y = norm(h) * weight + 
 const uint LAYER_NORM = 1, NO_NORM = 2;
 
 layout(push_constant, scalar) uniform P {
-    Vec4s x; // (tokens, 4 * columns)
+    Vec4s x; // (tokens, 4 * x_columns), of which the first 4 * columns count
     Vec4s hidden; // (tokens, 4 * columns)
     Vec4s post_weight; // (4 * columns)
     Vec4s weight; // (4 * columns)
@@ -35,6 +35,7 @@ layout(push_constant, scalar) uniform P {
     Uints rows; // (selected rows)
     Floats factor; // (1)
     uint columns; // in vec4s
+    uint x_columns;
     uint num_counters;
     float eps;
 } p;
@@ -86,7 +87,7 @@ void main() {
     // All loads are under way before the first barrier.
     vec4 residual[VECTORS], post_weights[VECTORS], weights[VECTORS], biases[VECTORS];
     float factor = WITH_FACTOR ? p.factor.v : 1;
-    load(p.x + uint64_t(row) * p.columns, values);
+    load(p.x + uint64_t(row) * p.x_columns, values);
     if (RESIDUAL != 0)
         load(hidden, residual);
     if (RESIDUAL == 2)

@@ -17,7 +17,7 @@ layout(constant_id = 4) const bool SIGMOID = false; // scores are sigmoids of lo
 layout(constant_id = 5) const bool NORMALISE = false; // the weights of a token add up to the scale
 layout(constant_id = 6) const bool HAS_BIAS = false; // added to scores where experts are chosen, not to weights
 layout(constant_id = 7) const uint GROUPS = 1;      // of neighbouring experts
-layout(constant_id = 8) const uint GROUPS_KEPT = 1; // those whose two best scores add up to most
+layout(constant_id = 8) const uint GROUPS_KEPT = 1; // those whose two best scores add up to most, or as BY_BEST has it
 layout(constant_id = 9) const bool SORTS = true;
 layout(constant_id = 10) const uint TILE = 1;       // pairs of a tile, if it SORTS
 layout(constant_id = 11) const uint ROOM = 1;
@@ -25,6 +25,7 @@ layout(constant_id = 12) const bool HAS_SCALES = false; // of experts, which wei
 layout(constant_id = 13) const uint TOKENS = 1;
 layout(constant_id = 14) const uint MAX_SUBGROUPS = 32;
 layout(constant_id = 15) const bool HAS_ROUTER_BIAS = false; // added to logits
+layout(constant_id = 16) const bool BY_BEST = false; // groups go by their best score alone
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Chosen { uint v[]; };

@@ -8,6 +8,7 @@ import torch
 from golden_edits import change, ones, pair_halves, set_key, swap_kv_heads
 from golden_gemma4_mistakes import GEMMA4_CONFIG_MISTAKES, GEMMA4_MODEL_MISTAKES
 from golden_granite_mistakes import GRANITE_CONFIG_MISTAKES, GRANITE_MODEL_MISTAKES
+from golden_latent_mistakes import LATENT_CONFIG_MISTAKES, LATENT_MODEL_MISTAKES
 from golden_mixture_mistakes import MIXTURE_CONFIG_MISTAKES, MIXTURE_MODEL_MISTAKES
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ _YARN = {
 }
 CONFIG_MISTAKES |= (
     MIXTURE_CONFIG_MISTAKES
+    | LATENT_CONFIG_MISTAKES
     | GEMMA4_CONFIG_MISTAKES
     | GRANITE_CONFIG_MISTAKES
     | {
@@ -210,6 +212,7 @@ CONFIG_MISTAKES |= (
 )
 MODEL_MISTAKES |= (
     MIXTURE_MODEL_MISTAKES
+    | LATENT_MODEL_MISTAKES
     | GEMMA4_MODEL_MISTAKES
     | GRANITE_MODEL_MISTAKES
     | {

@@ -42,6 +42,7 @@ from golden_mistakes import CONFIG_MISTAKES, MODEL_MISTAKES  # noqa: E402
 LENGTHS = (1, 7, 64, 300)
 KEPT_LOGITS = 64
 SMALLEST_EFFECT = 0.1  # standard deviations; the engine may be wrong by 0.01 in f16
+AMONG_IMAGES = ("mistral4",)  # text models that transformers opens as those of images
 ROUNDINGS = 8  # how often a mixture is rounded otherwise, to see which of its routes depend on it
 ROUNDING = 2**-11  # relative deviation of what products read: what f16 does to it
 LARGEST_ROUNDED = 0.008  # standard deviations; a token that takes another expert moves logits by more
@@ -63,7 +64,9 @@ DEMO_PROMPTS: tuple[tuple[tuple[str, str], ...], ...] = (
 
 def open_model(directory: Path, *, multimodal: bool = False) -> PreTrainedModel:
     """Open a checkpoint in float32 with plain attention; refuse one whose tensors do not all fit."""
-    family: Any = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+    kind = json.loads((directory / "config.json").read_text())["model_type"]
+    is_among_images = multimodal or kind in AMONG_IMAGES
+    family: Any = AutoModelForImageTextToText if is_among_images else AutoModelForCausalLM
     model: PreTrainedModel
     model, report = family.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True

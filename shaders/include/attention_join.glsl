@@ -3,7 +3,7 @@
 
 // Where a split's result for a head belongs if there are others.
 uint partial_row(uint item, uint head, uint split) {
-    return ((item * NUM_HEADS + head) * MAX_SPLITS + split) * (COLUMNS + 1);
+    return ((item * NUM_HEADS + head) * MAX_SPLITS + split) * (VALUE_COLUMNS + 1);
 }
 
 // Counts the workgroup's split as done, once its partials can be seen; whether it is the last one.
@@ -32,7 +32,7 @@ bool ends_splits(uint item, uint splits) {
 // The order of the sums does not depend on which split is last.
 void join_splits(uint item, uint token, uint head, uint splits) {
     for (uint i = local_lane; i < VECTORS; i += WORKGROUP) {
-        uint h = i / COLUMNS, column = i % COLUMNS;
+        uint h = i / VALUE_COLUMNS, column = i % VALUE_COLUMNS;
         float highest = LOWEST, total = 0;
         vec4 value = vec4(0);
         for (uint first = 0; first < splits; first += JOINED) {
@@ -40,7 +40,7 @@ void join_splits(uint item, uint token, uint head, uint splits) {
             vec4 values[JOINED];
             [[unroll]] for (uint s = 0; s < JOINED; ++s) {
                 uint row = partial_row(item, head + h, min(first + s, splits - 1));
-                states[s] = p.partials.v[row + COLUMNS].xy;
+                states[s] = p.partials.v[row + VALUE_COLUMNS].xy;
                 values[s] = p.partials.v[row + column];
             }
             float before = highest;
@@ -56,7 +56,7 @@ void join_splits(uint item, uint token, uint head, uint splits) {
             }
         }
         total = with_sink(total, highest, head + h);
-        store_output(p.y, p.y_scale, token, NUM_HEADS * COLUMNS, (head + h) * COLUMNS + column, value / total);
+        store_output(p.y, p.y_scale, token, NUM_HEADS * VALUE_COLUMNS, (head + h) * VALUE_COLUMNS + column, value / total);
     }
 }
 
@@ -67,21 +67,21 @@ void store_alone(uint item, uint token, uint head, bool whole) {
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
         if (whole) {
             float scale = 1 / with_sink(sum[h], maximum[h], head + h);
-            [[unroll]] for (uint c = 0; c < CHUNKS; c += KV_OCTETS) {
-                uint i = 2 * (h * CHUNKS + c), octet = (head + h) * OCTETS + octet_of(c);
+            [[unroll]] for (uint c = 0; c < VALUE_CHUNKS; c += KV_OCTETS) {
+                uint i = 2 * (h * VALUE_CHUNKS + c), octet = (head + h) * VALUE_OCTETS + octet_of(c);
                 if (KV_OCTETS == 1)
-                    store_octet(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet, acc[i] * scale, acc[i + 1] * scale);
+                    store_octet(p.y, p.y_scale, token, NUM_HEADS * VALUE_OCTETS, octet, acc[i] * scale, acc[i + 1] * scale);
                 else
-                    store_octets(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet,
+                    store_octets(p.y, p.y_scale, token, NUM_HEADS * VALUE_OCTETS, octet,
                                  vec4[](acc[i] * scale, acc[i + 1] * scale, acc[i + 2] * scale, acc[i + 3] * scale));
             }
             continue;
         }
         uint row = partial_row(item, head + h, gl_WorkGroupID.x);
-        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-            p.partials.v[row + vector_of(i)] = acc[h * LANE_VECTORS + i];
+        [[unroll]] for (uint i = 0; i < SUM_VECTORS; ++i)
+            p.partials.v[row + vector_of(i)] = acc[h * SUM_VECTORS + i];
         if (lane == 0)
-            p.partials.v[row + COLUMNS] = vec4(maximum[h], sum[h], 0, 0);
+            p.partials.v[row + VALUE_COLUMNS] = vec4(maximum[h], sum[h], 0, 0);
     }
 }
 
@@ -89,16 +89,16 @@ void store_alone(uint item, uint token, uint head, bool whole) {
 void store_together(uint item, uint token, uint head, bool whole) {
     if (gl_SubgroupInvocationID < LANES)
         [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i) {
-                uint at = h * COLUMNS + vector_of(i);
-                outputs[gl_SubgroupID * VECTORS + at] = acc[h * LANE_VECTORS + i];
+            [[unroll]] for (uint i = 0; i < SUM_VECTORS; ++i) {
+                uint at = h * VALUE_COLUMNS + vector_of(i);
+                outputs[gl_SubgroupID * VECTORS + at] = acc[h * SUM_VECTORS + i];
             }
             maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = maximum[h];
             sums[h * MAX_SUBGROUPS + gl_SubgroupID] = sum[h];
         }
     barrier();
     for (uint i = local_lane; i < VECTORS; i += WORKGROUP) {
-        uint h = i / COLUMNS, column = i % COLUMNS;
+        uint h = i / VALUE_COLUMNS, column = i % VALUE_COLUMNS;
         float highest = LOWEST, total = 0;
         for (uint s = 0; s < gl_NumSubgroups; ++s)
             highest = max(highest, maxima[h * MAX_SUBGROUPS + s]);
@@ -110,12 +110,12 @@ void store_together(uint item, uint token, uint head, bool whole) {
         }
         if (whole) {
             total = with_sink(total, highest, head + h);
-            store_output(p.y, p.y_scale, token, NUM_HEADS * COLUMNS, (head + h) * COLUMNS + column, value / total);
+            store_output(p.y, p.y_scale, token, NUM_HEADS * VALUE_COLUMNS, (head + h) * VALUE_COLUMNS + column, value / total);
             continue;
         }
         uint row = partial_row(item, head + h, gl_WorkGroupID.x);
         p.partials.v[row + column] = value;
         if (column == 0)
-            p.partials.v[row + COLUMNS] = vec4(highest, total, 0, 0);
+            p.partials.v[row + VALUE_COLUMNS] = vec4(highest, total, 0, 0);
     }
 }

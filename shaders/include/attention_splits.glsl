@@ -1,6 +1,6 @@
 // How a decode item's keys are cut into splits. It depends on the item, and on which of few ranges the step's number of
 // tokens is in, so that the others of a batch do not change the result any more than they do in other kernels.
-// Partials: (items, num_heads, max_splits, HEAD_DIM + 4) f32: unnormalised output, then maximum, sum, and two unused.
+// Partials: (items, num_heads, max_splits, VALUE_DIM + 4) f32: unnormalised output, then maximum, sum, and two unused.
 
 const uint GRAIN = 32; // splits longer than `tile` have a multiple of so many keys
 

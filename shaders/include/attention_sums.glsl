@@ -1,8 +1,9 @@
 // A lane's part of attention: the softmax of the keys that it has seen of each query head, and their values' sum. Included by
-// attention_decode behind its constants; LANES lanes of a subgroup share a key, of which each has CHUNKS octets.
+// attention_decode behind its constants; LANES lanes of a subgroup share a key, of which each has CHUNKS octets, and
+// VALUE_CHUNKS of its value.
 
 KvQuery q[HEADS * KEY_LOADS];
-vec4 acc[HEADS * LANE_VECTORS];
+vec4 acc[HEADS * SUM_VECTORS];
 float maximum[HEADS];
 float sum[HEADS];
 
@@ -28,11 +29,11 @@ void begin_with(KvRaw key[KEY_LOADS], KvRaw value[KEY_LOADS]) {
             continue;
         maximum[h] = score;
         sum[h] = 1;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+        [[unroll]] for (uint c = 0; c < VALUE_CHUNKS; ++c) {
             vec4 low, high;
             KvRaw raw = value[c / KV_OCTETS];
             kv_unpack8(raw, c % KV_OCTETS, low, high);
-            uint i = 2 * (h * CHUNKS + c);
+            uint i = 2 * (h * VALUE_CHUNKS + c);
             acc[i] = kv_scale(raw) * low;
             acc[i + 1] = kv_scale(raw) * high;
         }
@@ -66,8 +67,8 @@ void soften(inout float scores[SCORES]) {
         float rescale = exp(maximum[h] - highest);
         maximum[h] = highest;
         sum[h] *= rescale;
-        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-            acc[h * LANE_VECTORS + i] *= rescale;
+        [[unroll]] for (uint i = 0; i < SUM_VECTORS; ++i)
+            acc[h * SUM_VECTORS + i] *= rescale;
         [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
             float value = scores[u * HEADS + h];
             float probability = value > LOWEST ? exp(value - highest) : 0;
@@ -79,12 +80,12 @@ void soften(inout float scores[SCORES]) {
 
 void accumulate(KvRaw values[LOADS], float probabilities[SCORES]) {
     [[unroll]] for (uint u = 0; u < UNROLL; ++u)
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+        [[unroll]] for (uint c = 0; c < VALUE_CHUNKS; ++c) {
             vec4 low, high;
             KvRaw raw = values[u * KEY_LOADS + c / KV_OCTETS];
             kv_unpack8(raw, c % KV_OCTETS, low, high);
             [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                uint i = 2 * (h * CHUNKS + c);
+                uint i = 2 * (h * VALUE_CHUNKS + c);
                 float weight = probabilities[u * HEADS + h] * kv_scale(raw);
                 acc[i] += weight * low;
                 acc[i + 1] += weight * high;
@@ -99,12 +100,12 @@ void merge_groups() {
         float scale = exp(maximum[h] - highest);
         maximum[h] = highest;
         sum[h] *= scale;
-        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-            acc[h * LANE_VECTORS + i] *= scale;
+        [[unroll]] for (uint i = 0; i < SUM_VECTORS; ++i)
+            acc[h * SUM_VECTORS + i] *= scale;
         for (uint step = LANES; step < gl_SubgroupSize; step *= 2) {
             sum[h] += subgroupShuffleXor(sum[h], step);
-            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
-                acc[h * LANE_VECTORS + i] += subgroupShuffleXor(acc[h * LANE_VECTORS + i], step);
+            [[unroll]] for (uint i = 0; i < SUM_VECTORS; ++i)
+                acc[h * SUM_VECTORS + i] += subgroupShuffleXor(acc[h * SUM_VECTORS + i], step);
         }
     }
 }

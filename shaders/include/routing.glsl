@@ -11,6 +11,7 @@ shared uint num_made; // tiles
 float scores[PER_LANE]; // what weights are made of
 float choices[PER_LANE]; // what experts are chosen by
 uint keys[PER_LANE];
+float largest; // of the logits
 
 uint expert_of(uint i) {
     return gl_SubgroupInvocationID + i * gl_SubgroupSize;
@@ -59,9 +60,10 @@ void set_key(uint expert, uint key) {
 }
 
 void read_scores(uint token) {
-    float largest = uintBitsToFloat(0xff800000u);
+    largest = uintBitsToFloat(0xff800000u);
+    const float nothing = largest;
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        scores[i] = expert_of(i) < EXPERTS ? (p.logits + (token * p.stride + expert_of(i))).v : largest;
+        scores[i] = expert_of(i) < EXPERTS ? (p.logits + (token * p.stride + expert_of(i))).v : nothing;
         largest = max(largest, scores[i]);
     }
     largest = subgroupMax(largest);
@@ -92,7 +94,13 @@ void read_scores(uint token) {
     }
 }
 
-// Takes all experts away that are not in the groups whose two best scores add up to most.
+// The score that experts have a key by: a logit stands for its part of the softmax, up to a factor.
+float score_of(uint key) {
+    const float value = value_of(key);
+    return SIGMOID || HAS_BIAS || BY_BEST ? value : exp(min(value - largest, 0.0));
+}
+
+// Takes all experts away that are not in the groups whose two best scores add up to most, or whose best one is largest.
 void keep_groups() {
     uint sums[GROUPS];
     [[unroll]] for (uint g = 0; g < GROUPS; g++) {
@@ -101,7 +109,7 @@ void keep_groups() {
         set_key(first, TAKEN);
         const uint next = best_key(g * GROUP_SIZE, (g + 1) * GROUP_SIZE, second);
         set_key(first, key);
-        sums[g] = key_of(value_of(key) + (GROUP_SIZE > 1 ? value_of(next) : 0.0));
+        sums[g] = key_of(score_of(key) + (GROUP_SIZE > 1 && !BY_BEST ? score_of(next) : 0.0));
     }
     [[unroll]] for (uint g = 0; g < GROUPS; g++) {
         uint better = 0;

@@ -23,6 +23,7 @@ _LEAVING = ("o_proj.weight", "out_proj.weight", "down_proj.weight")  # what a bl
 NAMES = {
     "qwen3_5": ("mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm", "layers.0."),
     "glm4_moe": ("model.layers.1.", "enorm", "hnorm", "eh_proj", "shared_head.norm", ""),
+    "glm4_moe_lite": ("model.layers.1.", "enorm", "hnorm", "eh_proj", "shared_head.norm", ""),
 }
 
 

@@ -109,6 +109,35 @@ async def test_the_first_files_of_mixtral_have_tensors_for_each_expert(
         assert reference.error(1, await engine.logits(reference.prompts[1])) <= (0.1 if quantised else TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("name", "other"), [("deepseek_v2_lite", "attn_kv_a_mqa.weight"), ("glm4_moe_lite", "attn_q_b.weight")]
+)
+async def test_matrices_of_latents_may_be_quantised_where_they_are_apart(
+    name: str, other: str, tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    """What makes latents beside queries that are not, too."""
+    reference = golden(name)
+    path = write_family(tmp_path / "apart.gguf", name, ("attn_k_b", "attn_v_b", other))
+    async with open_engine(path, skip_tokenizer=True) as engine:
+        logits = await engine.logits(reference.prompts[1])
+    errors = np.abs(logits[:, reference.vocabulary] - reference.logits[1]).max(axis=1) / reference.deviation
+    assert TOLERANCE / 2 < np.median(errors) < 0.05  # a token may take another expert
+
+
+async def test_a_matrix_of_keys_and_values_of_older_files_is_taken_apart_unless_it_is_quantised(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    reference = golden("deepseek_v2_lite")
+    path = write_family(tmp_path / "joined.gguf", "deepseek_v2_lite", joins_latents=True)
+    async with open_engine(path, skip_tokenizer=True) as engine:
+        assert reference.error(1, await engine.logits(reference.prompts[1])) <= TOLERANCE
+    path = write_family(tmp_path / "old.gguf", "deepseek_v2_lite", ("attn_kv_b",), joins_latents=True)
+    with pytest.raises(
+        UnsupportedModelError, match=r"attn_kv_b\.weight' is quantised, as Q8_0, and would be taken apart"
+    ):
+        ModelFiles.read(path)
+
+
 async def test_a_split_file_answers_as_the_directory_does(tmp_path: Path, open_engine: OpenEngine) -> None:
     tensors = list(gguf_tensors("llama", "F16").items())
     parts = [dict(tensors[start::3]) for start in range(3)]

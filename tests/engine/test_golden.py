@@ -11,7 +11,7 @@ import pytest
 
 from tests.golden.cases import CASES, FIRST_CASES
 from tests.golden.checkpoints import Golden, golden
-from unicorn_async.config import KVDType
+from unicorn_async.config import KVDType, WeightScheme
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.memory import plan
 from unicorn_async.ops.subgroups import matrix_subgroup_size
@@ -59,7 +59,9 @@ async def test_logits_agree_with_the_reference(name: str, dtype: str, open_engin
         assert reference.error(index, logits) <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("name", ["cohere2", "gemma4", "gemma4_small", "lfm3", "ministral3", "olmo3", "phi4_mini"])
+@pytest.mark.parametrize(
+    "name", ["cohere2", "deepseek_v2", "gemma4", "gemma4_small", "lfm3", "ministral3", "olmo3", "phi4_mini"]
+)
 async def test_tokens_one_by_one_are_as_likely_as_in_a_prompt(name: str, open_engine: OpenEngine) -> None:
     """Whichever kernel rotates: parts of heads, amplitudes, queries that grow, values that are normed keys, gates."""
     prompt = golden(name).prompts[2]
@@ -99,6 +101,18 @@ async def test_a_cache_in_int8_stays_near_the_reference(name: str, open_engine: 
         assert engine.kv_cache_bytes * 32 == halves * 17
     errors = [reference.error(index, logits) for index, logits in enumerate(alone)]
     assert TOLERANCE["float16"] < max(errors) <= INT8_CACHE_TOLERANCE
+
+
+@pytest.mark.parametrize("weights", [WeightScheme.INT8, WeightScheme.INT4])
+async def test_latents_take_a_cache_in_int8_beside_weights_that_become_quantised(
+    weights: WeightScheme, open_engine: OpenEngine
+) -> None:
+    reference = golden("glm4_moe_lite")
+    async with open_engine("glm4_moe_lite", "bfloat16", kv_dtype=KVDType.INT8, weights=weights) as engine:
+        errors = [reference.error(2, await engine.logits(reference.prompts[2]))]
+        kernels = set(engine.kernels)
+    assert max(errors) < 3.0  # a few tokens take other experts
+    assert {"latent_keys_int8", "attention_decode_int8_floats", "expert_vec_bf16"} <= kernels
 
 
 async def test_a_cache_in_int8_is_refused_for_heads_that_have_no_whole_blocks(open_engine: OpenEngine) -> None:

@@ -10,6 +10,7 @@ from .families import FAMILIES
 from .gemma4 import GEMMA4
 from .gpt_oss import GPT_OSS
 from .granite_hybrids import GRANITE_HYBRIDS
+from .latents import LATENTS
 from .mixtures import MIXTURES
 from .rwkv7 import RWKV7
 from .short_convs import LFM2_MOE, LFM3
@@ -219,5 +220,6 @@ _OTHERS = (
     *GRANITE_HYBRIDS,
     *VISION_LANGUAGE,
     *DELTA_NETS,
+    *LATENTS,
 )
 CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in _OTHERS}}

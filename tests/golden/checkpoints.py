@@ -21,6 +21,7 @@ from .delta_nets import delta_net_tensors
 from .gemma4 import GEMMA4_VISION, gemma4_tensors
 from .gpt_oss import gpt_oss_experts, published, sinks
 from .granite_hybrids import granite_hybrid_tensors
+from .latents import latent_tensors
 from .mixtures import expert_tensors, has_experts
 from .rwkv7 import rwkv7_tensors
 from .short_convs import lfm2_tensors
@@ -125,6 +126,8 @@ def _text_tensors(case: Case) -> Iterator[tuple[str, Floats]]:
         return rwkv7_tensors(case, draw)
     if kind == "gemma4_text":
         return gemma4_tensors(case, draw)
+    if "kv_lora_rank" in case.text_config:
+        return latent_tensors(case, draw)
     return delta_net_tensors(case, draw) if "linear_num_key_heads" in case.text_config else _decoder(case)
 
 

@@ -41,7 +41,7 @@ _MINISTRAL: JsonObject = {
         "llama_4_scaling_beta": 0.2,
     },
 }
-_PIXTRAL: JsonObject = {
+PIXTRAL: JsonObject = {
     "model_type": "pixtral",
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -214,7 +214,7 @@ FAMILIES = (
             "model_type": "mistral3",
             "architectures": ["Mistral3ForConditionalGeneration"],
             "text_config": _MINISTRAL,
-            "vision_config": _PIXTRAL,
+            "vision_config": PIXTRAL,
             "image_token_index": 10,
             "multimodal_projector_bias": False,
             "spatial_merge_size": 2,
@@ -238,7 +238,7 @@ FAMILIES = (
                 "head_dim": 64,
                 "sliding_window": 48,
             },
-            "vision_config": _PIXTRAL,
+            "vision_config": PIXTRAL,
             "image_token_index": 10,
             "multimodal_projector_bias": False,
             "spatial_merge_size": 2,

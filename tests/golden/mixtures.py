@@ -144,7 +144,7 @@ def has_experts(config: Mapping[str, object], layer: int) -> bool:
     """Whether a layer has experts in place of an FFN."""
     if config["model_type"] == "mixtral":
         return True
-    if config["model_type"] == "glm4_moe":
+    if "first_k_dense_replace" in config:
         return layer >= cast("int", config["first_k_dense_replace"])
     if config["model_type"] == "ernie4_5_moe":
         return cast("int", config["moe_layer_start_index"]) <= layer <= cast("int", config["moe_layer_end_index"])

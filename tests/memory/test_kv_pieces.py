@@ -85,6 +85,12 @@ def test_layers_lie_one_after_the_other_in_a_piece() -> None:
     assert pieces.nbytes == 2304  # 2,000 bytes, a block to begin anywhere, at a multiple of 256
 
 
+def test_latents_are_keys_alone() -> None:
+    pieces = Pieces(3, 5, 2, 100, num_parts=1)
+    assert [pieces.keys_offset(1), pieces.values_offset(1), pieces.whole_nbytes] == [500, 500, 1000]
+    assert cut([Pieces(1, 13, 3, 4096, num_parts=1)], block_size=16) == (Pieces(1, 13, 3, 4096, num_parts=1),)
+
+
 def test_groups_grow_as_tokens_need_them() -> None:
     full, window = Pieces(4, 100, 1, 1), Pieces(2, 150, 5, 1)
     assert growth_order([full, window]) == (0, 1, 0, 1, 0, 0)

@@ -118,8 +118,8 @@ def test_the_text_part_of_a_multimodal_mistral_may_be_a_mistral_or_a_ministral()
     assert (model.num_layers, model.head.is_tied) == (5, True)
     untied = model_spec({**outer, "text_config": {**PLAIN, "tie_word_embeddings": False}})
     assert not untied.head.is_tied
-    with pytest.raises(UnsupportedModelError, match="model_type 'mistral4' is not supported; known are mistral, minis"):
-        model_spec({**outer, "text_config": {**PLAIN, "model_type": "mistral4"}})
+    with pytest.raises(UnsupportedModelError, match="model_type 'mistral9' is not supported; known are mistral, minis"):
+        model_spec({**outer, "text_config": {**PLAIN, "model_type": "mistral9"}})
 
 
 def test_cohere_2_reads_one_norm_twice_and_its_global_layers_stand_still() -> None:

@@ -61,13 +61,15 @@ class Step:
         self.k, self.v = (
             [rng.standard_normal((s.context, shape.num_kv_heads, shape.head_dim)) for s in sequences] for _ in "kv"
         )
+        if shape.latent_dim:
+            self.v = [keys[..., : shape.latent_dim] for keys in self.k]
         self.q = arrays.put(
             rng.standard_normal((tokens, shape.num_heads * shape.head_dim)).astype(np.float32)
             * 3
             / np.float32(shape.head_dim**0.5)
         )
         self.sinks = arrays.put(np.linspace(-4, 9, shape.num_heads, dtype=np.float32)) if has_sinks else None
-        self.out = arrays.poisoned(*self.q.values.shape)
+        self.out = arrays.poisoned(tokens, shape.num_heads * shape.value_dim)
         self.max_blocks = max(-(-s.context // shape.block_size) for s in sequences) + 1
         self.k_cache, self.v_cache, self.table = self._fill(arrays, rng)
         self.cache, self.first_block = far_blocks(self.k_cache.address, self.v_cache.address, shape)
@@ -90,15 +92,17 @@ class Step:
         for row, sequence in enumerate(self.sequences):
             for block in range(self.first_live(sequence) // size, -(-sequence.context // size)):
                 table[row, block] = free.pop()
-            for cache, values in zip(bytewise, (self.k[row], self.v[row]), strict=False):
+            kept = (self.k[row],) if shape.latent_dim else (self.k[row], self.v[row])
+            for cache, values in zip(bytewise, kept, strict=False):
                 codes, scales = quantised(values)
                 values[...] = dequantised(codes, scales)
                 for token in range(self.first_live(sequence), sequence.context):
                     place = table[row, token // size], slice(None), token % size
                     cache.codes[place], cache.scales[place] = codes[token], scales[token]
             for token in range(self.first_live(sequence), sequence.context):
-                caches[:, table[row, token // size], :, token % size] = self.k[row][token], self.v[row][token]
-            for values in (self.k[row], self.v[row]):
+                for cache, values in zip(caches, kept, strict=False):
+                    cache[table[row, token // size], :, token % size] = values[token]
+            for values in kept:
                 values[...] = values.astype(caches.dtype)
         memory = [cache.memory for cache in bytewise] or caches
         return arrays.put(memory[0]), arrays.put(memory[1]), arrays.put(table)
@@ -170,10 +174,11 @@ class Step:
     def expected(self, *, soft_cap: float = 0.0) -> np.ndarray[Any, Any]:
         """The same in float64; NaN where there is no query."""
         shape = self.shape
-        out = np.full((self.q.values.shape[0], shape.num_heads, shape.head_dim), np.nan)
+        queries = self.q.values.reshape(-1, shape.num_heads, shape.head_dim)
+        out = np.full((len(queries), shape.num_heads, shape.value_dim), np.nan)
         for row, sequence in enumerate(self.sequences):
             bytewise = shape.kv_dtype is KVDType.INT8 and sequence.queries == 1
-            q = (met if bytewise else np.float64)(self.q.values.reshape(out.shape))
+            q = (met if bytewise else np.float64)(queries)
             for i in range(sequence.queries):
                 position = sequence.context - sequence.queries + i
                 first = max(0, position + 1 - self.window) if self.window else 0
@@ -188,7 +193,7 @@ class Step:
                 weights /= weights.sum(axis=1, keepdims=True)
                 weights = weights[:, : len(values)]
                 out[self.starts[row] + i] = np.einsum("hk,khd->hd", weights, values)
-        return out.reshape(self.q.values.shape)
+        return out.reshape(self.out.values.shape)
 
 
 def tolerance(plan: AttentionPlan | None) -> dict[str, float]:

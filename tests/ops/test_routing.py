@@ -41,12 +41,15 @@ ROUTINGS = [
     Routing(64, 6, is_sigmoid=True, normalises=True, num_groups=8, groups_kept=3),
     Routing(24, 4, num_groups=4, groups_kept=2),
     Routing(16, 3, is_sigmoid=True, normalises=True, num_groups=16, groups_kept=5),
+    Routing(160, 6, scale=16.0, num_groups=8, groups_kept=3, by_best=True),
 ]
 
 
 def ids(routing: Routing) -> str:
     scores = "sigmoid" if routing.is_sigmoid else "softmax"
-    return f"{routing.num_chosen}of{routing.num_experts}-{scores}-{routing.num_groups}groups"
+    return (
+        f"{routing.num_chosen}of{routing.num_experts}-{scores}-{routing.num_groups}groups{'-by-best' * routing.by_best}"
+    )
 
 
 def reference(
@@ -60,10 +63,11 @@ def reference(
         scores = np.exp(values - values.max(axis=1, keepdims=True))
         scores /= scores.sum(axis=1, keepdims=True)
     choices = scores if correction is None else scores + correction
+    most = 1 if routing.by_best else 2
+    best = np.sort(choices.reshape(len(logits), routing.num_groups, -1), axis=2)[:, :, -most:].sum(axis=2)
     if not routing.is_sigmoid and correction is None:
         choices = values  # in the same order, and far enough apart
     groups = choices.reshape(len(logits), routing.num_groups, -1)
-    best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
     kept = np.argsort(-best, axis=1, kind="stable")[:, : routing.groups_kept]
     masked = np.full_like(groups, -np.inf)
     np.put_along_axis(masked, kept[:, :, None], np.take_along_axis(groups, kept[:, :, None], axis=1), axis=1)

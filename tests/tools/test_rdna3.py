@@ -221,6 +221,7 @@ def test_no_pipeline_of_experts_sinks_recurrent_states_and_heads_of_512_spills_o
     mixtures = ("gpt-oss-20b:MXFP4", "gemma4-26b-a4b:Q4_K", "qwen3.5-35b-a3b:IQ4_XS")  # 8 of 64, 8 of 512, 8 of 256
     mamba = "granite4-h-small:Q4_K"
     checked(driver, (*dense, *mixtures, mamba), "--chips", "780M", "--tokens", "1", "8", "512")
+    checked(driver, ("glm-4.7-flash:Q4_K", "deepseek-v2-lite:F16"), "--chips", "780M", "--tokens", "1", "8", "512")
     others = ("gpt-oss-20b:F16", "gemma4-31b:Q4_K", "qwen3.5-27b:nf4")
     checked(driver, others, "--kv-dtype", "int8", "--chips", "780M", "--tokens", "1", "32")
 

@@ -28,6 +28,7 @@ class FileTraits:
     are_shifts_stacked: bool = False  # RWKV's mixes of a token with the one before it, in a layer's time mixing
     is_bonus_flat: bool = False  # RWKV's r_k, which has a row for each head elsewhere
     are_networks_turned: bool = False  # RWKV's small ones, with rows for columns
+    are_latent_heads_split: bool = False  # latent attention's matrices of keys and of values are two
     rope_factors: tuple[float, ...] = ()
 
 

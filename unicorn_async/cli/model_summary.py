@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unicorn_async.models.blocks.declarations import Paged
     from unicorn_async.models.spec import ModelSpec
 
 
@@ -20,7 +21,7 @@ def config_lines(config: ModelSpec) -> list[str]:
     kinds += [f"{others} without attention"] if others else []
     head = "tied to the embeddings" if config.head.is_tied else "own weights"
     heads = dict.fromkeys(layer.paged for layer in config.layers if layer.paged is not None)
-    kv_heads = dict.fromkeys(f"{state.num_kv_heads} for keys and values, of {state.head_dim}" for state in heads)
+    kv_heads = dict.fromkeys(_kv_text(state) for state in heads)
     summaries = dict.fromkeys(block.summary for block in config.unique_blocks if block.summary)
     attention = [f"heads          {config.num_heads} for queries, {', or '.join(kv_heads)}"] if config.attends else []
     return [
@@ -30,6 +31,12 @@ def config_lines(config: ModelSpec) -> list[str]:
         f"vocabulary     {config.vocab_size}, output head: {head}",
         f"context        {config.max_position} tokens",
     ]
+
+
+def _kv_text(state: Paged) -> str:
+    if state.latent_dim:
+        return f"latents of {state.latent_dim} and a key of {state.head_dim - state.latent_dim} for all of them"
+    return f"{state.num_kv_heads} for keys and values, of {state.head_dim}"
 
 
 def config_json(config: ModelSpec) -> dict[str, object]:

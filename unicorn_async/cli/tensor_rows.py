@@ -92,18 +92,18 @@ def tensor_rows(model: ModelFiles) -> list[TensorRow]:
 def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, num_adapters: int) -> TensorRow:
     source = checkpoint.tensors[want.name]
     is_turned = want.is_transposed and source.dtype not in _BLOCKS
-    packing = source.packing
+    packing, shape = source.packing, want.shape if want.file_rows else source.shape
     return TensorRow(
         name=source.name,
-        shape=source.shape,
+        shape=shape,
         dtype=source.dtype,
-        nbytes=source.whole_bytes,
+        nbytes=source.whole_bytes * prod(shape) // prod(source.shape),
         file=checkpoint.files[source.file].name,
         layer=want.layer,
         destination=want.dest,
         row_offset=want.row_offset,
         device_dtype=device_type.value,
-        device_bytes=_device_bytes(prod(source.shape), device_type),
+        device_bytes=_device_bytes(prod(shape), device_type),
         reordered=source.interleaved_head_rows > 0 or want.head_order is not None or is_turned,
         num_adapters=num_adapters,
         rounding=packing.rounding(device_type) if packing and isinstance(device_type, QuantFormat) else "",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import AttentionKind
 from unicorn_async.errors import MissingFeatureError, UnsupportedModelError
 from unicorn_async.gpu.choice import device_candidates
+from unicorn_async.models.blocks.attention import Attention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +34,18 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
             f"--attention {options.attention.kind.value}: layer {other} of {model.architecture} has no attention; on"
             " another device than the model's only models attend of which every layer does"
         )
-    if options.attends_elsewhere and any(layer.attention.gates_results for layer in model.layers):
+    if options.attends_elsewhere and model.has_latents:
+        raise UnsupportedModelError(
+            f"--attention {options.attention.kind.value}: {model.architecture} attends to latents, which only the"
+            " model's own device does"
+        )
+    attentions = [layer.attention for layer in model.layers if isinstance(layer.attention, Attention)]
+    if options.attends_elsewhere and any(attention.gates_results for attention in attentions):
         raise UnsupportedModelError(
             f"--attention {options.attention.kind.value}: what {model.architecture} attends to is gated, which only the"
             " model's own device does"
         )
-    if options.attends_elsewhere and any(layer.attention.has_sinks for layer in model.layers):
+    if options.attends_elsewhere and any(attention.has_sinks for attention in attentions):
         raise UnsupportedModelError(
             f"--attention {options.attention.kind.value}: the heads of {model.architecture} have attention sinks, which"
             " only the model's own device takes"

@@ -99,6 +99,8 @@ def _check_target(adapter: LoraAdapter, pair: LoraPair, want: WantedTensor | Non
         raise UnsupportedModelError(f"{where}: adapters of experts and of their routers are not supported")
     if len(shape) != 2:
         raise UnsupportedModelError(f"{where}: the model has no matrix {pair.target!r}")
+    if want is not None and want.is_kept:
+        raise UnsupportedModelError(f"{where}: adapters of {pair.target!r}, which is taken apart, are not supported")
     if pair.shape != shape:
         raise CheckpointError(
             f"{where} of shape {list(pair.a.shape)} and its lora_B of {list(pair.b.shape)} change a weight of shape "

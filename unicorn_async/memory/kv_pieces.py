@@ -1,13 +1,13 @@
 """How a KV cache is cut into pieces, and how a block of any of them is named. Pure.
 
-A piece has blocks of one group, for each of its layers keys and then values, and every piece of a group looks like
-the first. So a block is as far from the first piece's first block as its piece is from the first piece, in every layer:
-that distance, in blocks, is its number, and kernels find it without knowing of pieces.
+A piece has blocks of one group, for each of its layers keys and then values, if it keeps these, and every piece of a
+group looks like the first. So a block is as far from the first piece's first block as its piece is from the first
+piece, in every layer: that distance, in blocks, is its number, and kernels find it without knowing of pieces.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.tensor import aligned
@@ -27,13 +27,14 @@ _LEAST_REACH = 1 << 40
 class Pieces:
     """The pieces of one group: `count` of `num_blocks` blocks each, for `num_layers` layers.
 
-    `block_nbytes` is the size of one layer's keys in a block; its values take as much.
+    `block_nbytes` is the size of one layer's keys in a block; its values take as much, unless keys are its one part.
     """
 
     count: int
     num_blocks: int
     num_layers: int
     block_nbytes: int
+    num_parts: int = 2
 
     @property
     def total_blocks(self) -> int:
@@ -43,16 +44,21 @@ class Pieces:
     @property
     def nbytes(self) -> int:
         """Size of one piece, with what it takes to begin at a whole number of blocks from the first."""
-        nbytes = 2 * self.num_layers * self.num_blocks * self.block_nbytes
+        nbytes = self.whole_nbytes
         return nbytes if self.count == 1 else aligned(nbytes + self.block_nbytes)
+
+    @property
+    def whole_nbytes(self) -> int:
+        """Size of a piece's blocks."""
+        return self.num_parts * self.num_layers * self.num_blocks * self.block_nbytes
 
     def keys_offset(self, layer: int) -> int:
         """Return where in a piece the keys of the group's `layer`-th layer begin, in bytes."""
-        return 2 * layer * self.num_blocks * self.block_nbytes
+        return self.num_parts * layer * self.num_blocks * self.block_nbytes
 
     def values_offset(self, layer: int) -> int:
-        """Return where in a piece the values of the group's `layer`-th layer begin, in bytes."""
-        return self.keys_offset(layer) + self.num_blocks * self.block_nbytes
+        """Return where in a piece the values of the group's `layer`-th layer begin, in bytes: with its last part."""
+        return self.keys_offset(layer) + (self.num_parts - 1) * self.num_blocks * self.block_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +101,13 @@ def cut(sizes: Sequence[Pieces], *, block_size: int) -> tuple[Pieces, ...]:
 
     A block has `block_size` tokens.
     """
-    total = sum(2 * each.block_nbytes * each.num_blocks * each.num_layers for each in sizes)
+    total = sum(each.whole_nbytes for each in sizes)
     target = max(PIECE_BYTES, total // MOST_PIECES)
     pieces = []
     for each in sizes:
-        blocks, nbytes = each.num_blocks, 2 * each.block_nbytes * each.num_blocks * each.num_layers
+        blocks, nbytes = each.num_blocks, each.whole_nbytes
         count = min(-(-nbytes // target) if can_be_cut(each.block_nbytes // block_size) else 1, blocks)
-        pieces.append(Pieces(count, -(-blocks // count), each.num_layers, each.block_nbytes))
+        pieces.append(replace(each, count=count, num_blocks=-(-blocks // count)))
     return tuple(pieces)
 
 

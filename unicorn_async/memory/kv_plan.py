@@ -1,7 +1,8 @@
 """How the memory for keys and values is divided into block groups, and these into pieces.
 
-Layers with the same window and heads of the same size share a group. A sliding-window group keeps its window's blocks
-alone, so its pool is bounded by sequences, not by context: Gemma 3 27B needs 12 GB instead of 67 at its full context.
+Layers with the same window and heads of the same size share a group; of latents there are keys alone. A sliding-window
+group keeps its window's blocks alone, so its pool is bounded by sequences, not by context: Gemma 3 27B needs 12 GB
+instead of 67 at its full context.
 
 The cache of the device that runs the model is allocated piece by piece, the last ones beside serving: some drivers
 take 20 milliseconds a gigabyte. A cache elsewhere is there as a whole.
@@ -187,7 +188,7 @@ class _Sizes:
     def whole(self, tokens: int) -> tuple[Pieces, ...]:
         """Return the groups, each as one piece."""
         return tuple(
-            Pieces(1, _num_blocks(state.window, tokens, self.options), layers, block_bytes)
+            Pieces(1, _num_blocks(state.window, tokens, self.options), layers, block_bytes, state.num_parts)
             for (state, layers), block_bytes in zip(self.layers.items(), self.block_bytes, strict=True)
         )
 

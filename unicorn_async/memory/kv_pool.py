@@ -117,7 +117,8 @@ class KVPool:
 
     def block_nbytes(self, group: int) -> int:
         """Size of a block's keys and values, of all layers of a group."""
-        return 2 * self._plan.pieces[group].num_layers * self.part_nbytes(group)
+        pieces = self._plan.pieces[group]
+        return pieces.num_parts * pieces.num_layers * self.part_nbytes(group)
 
     def part_nbytes(self, group: int) -> int:
         """Size of a block's keys of one layer, and of its values."""
@@ -126,7 +127,7 @@ class KVPool:
     def place(self, group: int, block: int) -> tuple[Buffer, int, int]:
         """Return the buffer of a block that has memory, where its first part begins, and how far the parts are apart.
 
-        The parts are the keys and then the values of one layer after the other.
+        The parts are the keys and then the values, if there are these, of one layer after the other.
         """
         places = self._places[group]
         first, buffer, start = places[bisect_right(places, block, key=_first) - 1]

@@ -74,7 +74,8 @@ def attention_shape(model: ModelSpec, options: EngineConfig) -> AttentionShape:
     """Return the shape of a model's first attention; of one that has none, a shape that nothing goes by."""
     if not model.attends:
         return AttentionShape(1, 1, MAX_HEAD_DIM, options.block_size, options.kv_dtype)
-    return AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, options.block_size, options.kv_dtype)
+    heads = model.num_heads, model.num_kv_heads, model.head_dim
+    return AttentionShape(*heads, options.block_size, options.kv_dtype, model.attention.latent_dim)
 
 
 def fixed_name(layer: int) -> str:

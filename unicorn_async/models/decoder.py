@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.block_recorder import BlockRecorder
-from unicorn_async.models.blocks.attention import INPUT, OUTPUT
+from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.models.blocks.predictor import STATE
 from unicorn_async.models.spec import matrix_names
 from unicorn_async.ops.pooling import pool_rows
@@ -69,6 +69,7 @@ class Decoder:
         found = self._spec.layers[layer]
         for block in found.before_attention:
             block.record(recorder)
+        assert isinstance(found.attention, Attention), "others do not attend elsewhere"
         found.attention.record_before(recorder, q=q, cache=cache, slot_mapping=slot_mapping)
 
     def record_after_attention(
@@ -77,6 +78,7 @@ class Decoder:
         """Record the rest of a layer, see `Attention.record_after`."""
         recorder = self._recorder(commands, arrays, num_tokens, layer)
         found = self._spec.layers[layer]
+        assert isinstance(found.attention, Attention), "others do not attend elsewhere"
         found.attention.record_after(recorder, attended)
         for block in found.after_attention:
             block.record(recorder)
@@ -209,8 +211,9 @@ class Decoder:
         layers = self._spec.layers
         if not self._touches or not layers[layer].attends:
             return ()
-        names = [f"layers.{layer}.{name}" for name in (*OUTPUT, *matrix_names(layers[layer].after_attention))]
+        behind = (*layers[layer].attention.outputs, *matrix_names(layers[layer].after_attention))
+        names = [f"layers.{layer}.{name}" for name in behind]
         if chains and layers[layer + 1].attends:
-            before = (*matrix_names(layers[layer + 1].before_attention), *INPUT)
+            before = (*matrix_names(layers[layer + 1].before_attention), *layers[layer + 1].attention.inputs)
             names += [f"layers.{layer + 1}.{name}" for name in before]
         return tuple(names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.ops.kv_cache import MAX_HEAD_DIM, MIN_HEAD_DIM
+from unicorn_async.ops.kv_cache import MAX_HEAD_DIM, MAX_LATENT_KEY_DIM, MIN_HEAD_DIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +19,8 @@ _FAMILIES = "unicorn_async.models.families"
 # The file and the function that reads each. A start imports its own alone, since weights are read after that.
 ARCHITECTURES: Mapping[str, str] = {
     "Cohere2ForCausalLM": "cohere2.cohere2",
+    "DeepseekV2ForCausalLM": "deepseek.deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek.deepseek_v3",
     "Ernie4_5ForCausalLM": "ernie4_5.ernie4_5",
     "Ernie4_5_MoeForCausalLM": "ernie4_5.ernie4_5_moe",
     "Exaone4ForCausalLM": "exaone4.exaone4",
@@ -29,6 +31,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma4ForConditionalGeneration": "gemma4.gemma4_multimodal",
     "Glm4ForCausalLM": "glm.glm4",
     "Glm4MoeForCausalLM": "glm_moe.glm4_moe",
+    "Glm4MoeLiteForCausalLM": "glm_moe.glm4_moe_lite",
     "GlmForCausalLM": "glm.glm",
     "GptOssForCausalLM": "gpt_oss.gpt_oss",
     "GraniteForCausalLM": "granite.granite",
@@ -39,6 +42,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "LlamaForCausalLM": "llama.llama",
     "Ministral3ForCausalLM": "ministral.ministral3",
     "Mistral3ForConditionalGeneration": "ministral.mistral3",
+    "Mistral4ForCausalLM": "ministral.mistral4",
     "MistralForCausalLM": "llama.mistral",
     "MixtralForCausalLM": "mixtral.mixtral",
     "Olmo2ForCausalLM": "olmo.olmo2",
@@ -94,10 +98,10 @@ def _check(spec: ModelSpec, where: str) -> None:
         if value % 8:
             raise UnsupportedModelError(f"{where}: {name}: expected a multiple of 8, got {value}")
     for state in spec.paged_states:
-        if not MIN_HEAD_DIM <= state.head_dim <= MAX_HEAD_DIM:
-            raise UnsupportedModelError(
-                f"{where}: head_dim: expected {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {state.head_dim}"
-            )
+        most = MAX_LATENT_KEY_DIM if state.latent_dim else MAX_HEAD_DIM
+        if not MIN_HEAD_DIM <= state.head_dim <= most:
+            name = "kv_lora_rank + qk_rope_head_dim" if state.latent_dim else "head_dim"
+            raise UnsupportedModelError(f"{where}: {name}: expected {MIN_HEAD_DIM} to {most}, got {state.head_dim}")
     for number, layer in enumerate(spec.layers):
         if not layer.attends:
             continue

@@ -155,6 +155,16 @@ def _yarn_amplitude(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
+def softmax_growth(raw: JsonConfig) -> float:
+    """Return what DeepSeek's models multiply their scores by beside YaRN: the square of a second amplitude."""
+    name = next((name for name in ("rope_parameters", "rope_scaling") if raw.has(name)), None)
+    section = None if name is None else raw.section(name)
+    if section is None or section.text("rope_type", section.text("type", "default")) == "default":
+        return 1.0
+    weight = section.number("mscale_all_dim", 0.0)
+    return _yarn_amplitude(section.factor("factor"), weight) ** 2 if weight else 1.0
+
+
 def _longrope(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:
     original = original_positions(section, raw)
     factor = section.factor("factor", raw.count("max_position_embeddings") / original)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.models.blocks.declarations import Fixed, Paged
+from unicorn_async.models.blocks.latent_attention import LatentAttention
 from unicorn_async.models.blocks.predictor import PredictorInput
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
@@ -46,12 +47,12 @@ class Layer:
     @property
     def attends(self) -> bool:
         """Whether one of its blocks is attention."""
-        return any(isinstance(block, Attention) for block in self.blocks)
+        return any(isinstance(block, Attention | LatentAttention) for block in self.blocks)
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> Attention | LatentAttention:
         """The block that attends, of a layer that `attends`."""
-        return next(block for block in self.blocks if isinstance(block, Attention))
+        return next(block for block in self.blocks if isinstance(block, Attention | LatentAttention))
 
     @property
     def state(self) -> Paged | Fixed | None:
@@ -160,7 +161,7 @@ class ModelSpec:
         return any(layer.attends for layer in self.layers)
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> Attention | LatentAttention:
         """The first attention of a model that `attends`; all others have as many heads of queries."""
         return next(layer.attention for layer in self.layers if layer.attends)
 
@@ -187,9 +188,14 @@ class ModelSpec:
 
     @property
     def rotaries(self) -> tuple[tuple[RotaryConfig, int], ...]:
-        """The different rotary embeddings, with the sizes of the heads that they rotate."""
+        """The different rotary embeddings, with the sizes of the heads, or of parts of them, that they rotate."""
         attentions = [layer.attention for layer in self.layers if layer.attends]
-        return tuple(dict.fromkeys((attention.rotary, attention.head_dim) for attention in attentions))
+        return tuple(dict.fromkeys((attention.rotary, attention.rotated_dim) for attention in attentions))
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether layers attend to latents."""
+        return any(isinstance(block, LatentAttention) for block in self.unique_blocks)
 
     @property
     def shares_keys(self) -> bool:
@@ -289,8 +295,10 @@ class ModelSpec:
 def matrix_names(blocks: Sequence[Block]) -> tuple[str, ...]:
     """Return the destinations of blocks' matrices that every token reads, each once: not those of experts."""
     weights = (weight for block in blocks for weight in block.weights)
-    kind, others = WeightKind.MATRIX, MemoryGroup.EXPERTS
-    return tuple(dict.fromkeys(weight.dest for weight in weights if weight.kind is kind and weight.group is not others))
+    kinds, others = (WeightKind.MATRIX, WeightKind.KEPT), MemoryGroup.EXPERTS
+    return tuple(
+        dict.fromkeys(weight.dest for weight in weights if weight.kind in kinds and weight.group is not others)
+    )
 
 
 def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = None) -> WantedTensor:
@@ -308,4 +316,6 @@ def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = N
         is_transposed=weight.is_transposed,
         is_gathered=weight.is_gathered,
         is_expert=weight.group is MemoryGroup.EXPERTS,
+        file_rows=weight.file_rows,
+        is_kept=weight.kind is WeightKind.KEPT,
     )

@@ -37,6 +37,8 @@ class GpuAttention:
     def writes(self, form: RowForm) -> bool:
         """See `AttentionOp`: halves are for values that come out of a cache of halves and can't overflow them."""
         shape = self.plan.shape
+        if shape.latent_dim:  # whose results are rows of heads, that no form of tokens' rows has
+            return form is RowForm.FLOATS
         if form is RowForm.BLOCKS:
             return shape.head_dim % QUANT_BLOCK == 0 and self.plan.lanes * self.plan.lane_elements >= QUANT_BLOCK
         return form is RowForm.FLOATS or shape.kv_dtype is not KVDType.F32
@@ -62,6 +64,12 @@ class GpuAttention:
             )
         )
 
+    @property
+    def _latent(self) -> dict[str, int]:
+        """The constant by which values are found in keys."""
+        latent = self.plan.shape.latent_dim
+        return {"LATENT": latent} if latent else {}
+
     def _decode_request(
         self, form: RowForm, rotation: Mapping[str, float | bool], num_tokens: int, *, has_sinks: bool = False
     ) -> KernelRequest:
@@ -82,6 +90,7 @@ class GpuAttention:
             "NUM_KV_HEADS": shape.num_kv_heads,
             **rotation,
             **({"HAS_SINKS": True} if has_sinks else {}),
+            **self._latent,
         }
         return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", constants, plan.subgroup)
 
@@ -102,7 +111,7 @@ class GpuAttention:
                 constants["SHARES"] = plan.matrix_shares
             return KernelRequest(f"attention_prefill_coopmat_{self._suffix}_{form.value}", constants, size)
         lanes = plan.rows // 4 * (shape.head_dim // 8)
-        constants |= {"WORKGROUP": lanes, "ROWS": plan.rows, "KEYS": plan.prefill_keys}
+        constants |= {"WORKGROUP": lanes, "ROWS": plan.rows, "KEYS": plan.prefill_keys, **self._latent}
         return KernelRequest(f"attention_prefill_{self._suffix}_{form.value}", constants, plan.subgroup)
 
     def record(
@@ -126,9 +135,10 @@ class GpuAttention:
         num_heads = shape.num_heads
         if rotation is not None:
             num_heads += (1 if rotation.v_from_k else 2) * shape.num_kv_heads
-        for name, rows, heads in (("q", q, num_heads), ("out", out, shape.num_heads)):
+        sizes = ("q", q, num_heads * shape.head_dim), ("out", out, shape.num_heads * shape.value_dim)
+        for name, rows, columns in sizes:
             if isinstance(rows, Tensor):
-                rows.expect(f"attention: {name}", (q.shape[0], heads * shape.head_dim), DType.F32)
+                rows.expect(f"attention: {name}", (q.shape[0], columns), DType.F32)
         if sinks is not None:
             sinks.expect("attention: sinks", (shape.num_heads,), DType.F32)
             if rotation is not None and rotation.norms is not None:

@@ -73,10 +73,10 @@ class AttentionOp(Protocol):
     ) -> None:
         """Record one layer's attention of a batch.
 
-        `q` is (tokens, num_heads * head_dim) f32, rotated and scaled; `out` has its shape, is elsewhere, and has a form
-        that the device `writes`. A query sees the keys up to its own position, and with a window (0 = none) only the
-        last `window` of them. Rows of `out` without a query stay as they are. Barriers before and after are the
-        caller's.
+        `q` is (tokens, num_heads * head_dim) f32, rotated and scaled; `out` is (tokens, num_heads * value_dim),
+        elsewhere, and has a form that the device `writes`. A query sees the keys up to its own position, and with a
+        window (0 = none) only the last `window` of them. Rows of `out` without a query stay as they are. Barriers
+        before and after are the caller's.
 
         With a `rotation` the batch has decode items alone, and `q` is (tokens, (num_heads + 2 * num_kv_heads) *
         head_dim): q, k and v as their product leaves them, without v where it is made of k. What `rope_cache` does to

@@ -76,6 +76,8 @@ def _most_heads(info: DeviceInfo, shape: AttentionShape) -> int:
     """Query heads of a workgroup of decode at most, where a lane has a chunk of each: 8 f32 of q and 8 of output."""
     if info.is_software:
         return 1
+    if shape.latent_dim:  # one key serves all heads: what fewer workgroups read of it counts for more
+        return (4 if matrix_subgroup_size(info) is None else 5) if halves_subgroups(info) else 10
     if not halves_subgroups(info):
         return _GPU_ROWS  # with more, too few lanes have room
     is_large, is_int8 = shape.head_dim > _SHARED_DIM, shape.kv_dtype is KVDType.INT8
@@ -93,7 +95,7 @@ def _rows_under_way(info: DeviceInfo, shape: AttentionShape) -> int:
 
 def _decode_shared_bytes(info: DeviceInfo, shape: AttentionShape, workgroup: int, heads: int) -> int:
     """Shared memory of attention_decode: each subgroup's output, maximum and sum of each head."""
-    return _subgroups(info, workgroup) * heads * (shape.head_dim + 2) * 4
+    return _subgroups(info, workgroup) * heads * (shape.value_dim + 2) * 4
 
 
 def _matrix_shares(info: DeviceInfo, shape: AttentionShape) -> int:
@@ -109,7 +111,8 @@ def _matrix_subgroup(info: DeviceInfo, shape: AttentionShape) -> int | None:
     rows = _MATRIX_ROWS // _matrix_shares(info, shape)
     fits = rows * padded_row + _MATRIX_SHARED_BYTES <= info.max_shared_memory
     has_room = shape.head_dim % 16 == 0 and shape.head_dim <= _MAX_MATRIX_DIM
-    usable = shape.kv_dtype is not KVDType.F32 and has_room and subgroup in (32, 64)
+    is_plain = shape.kv_dtype is not KVDType.F32 and not shape.latent_dim
+    usable = is_plain and has_room and subgroup in (32, 64)
     return subgroup if usable and fits else None
 
 
@@ -125,14 +128,20 @@ def _lane_elements(shape: AttentionShape) -> int:
 
 
 def _lanes(info: DeviceInfo, shape: AttentionShape) -> int:
-    """Lanes that share a key: a power of two of which each has as many loads as the others."""
+    """Lanes that share a key: a power of two of which each has as many loads of a value as the others."""
     most = min(info.min_subgroup_size, _SOFTWARE_LANES if info.is_software else _MAX_LANES)
     if not info.is_software and not halves_subgroups(info):
         most = min(most, _GPU_LANES)
-    loads, lanes = shape.head_dim // _lane_elements(shape), 1
+    loads, lanes = shape.value_dim // _lane_elements(shape), 1
     while lanes < most and loads % (2 * lanes) == 0:
         lanes *= 2
     return lanes
+
+
+def _key_chunks(shape: AttentionShape, lanes: int) -> int:
+    """Chunks of 8 elements of a key that so many lanes have, with those that stand in for none."""
+    elements = _lane_elements(shape)
+    return -(-shape.head_dim // (elements * lanes)) * lanes * elements // 8
 
 
 def _cuts(info: DeviceInfo, shape: AttentionShape, lanes: int, heads: int) -> Iterator[tuple[int, DecodeCut]]:
@@ -146,12 +155,13 @@ def _cuts(info: DeviceInfo, shape: AttentionShape, lanes: int, heads: int) -> It
     def cut(workgroup: int, tile: int, unroll: int, growth: int = 0) -> DecodeCut:
         return DecodeCut(workgroup, _subgroups(info, workgroup), lanes, tile, unroll, growth)
 
-    loads = shape.head_dim // _lane_elements(shape)  # of a key
+    chunks = _key_chunks(shape, lanes)
+    loads = 8 * chunks // _lane_elements(shape)
     if info.is_software:
         yield MAX_FEW_TOKENS, cut(large, _FEW_TILE, 1)
     elif halves_subgroups(info):
         unroll = max(1, 4 * lanes // loads)
-        unroll = max(1, min(unroll, _rows_under_way(info, shape) // (heads * (shape.head_dim // 8) // lanes)))
+        unroll = max(1, min(unroll, _rows_under_way(info, shape) // (heads * chunks // lanes)))
         yield MAX_FEW_TOKENS, cut(large, _FEW_TILE, unroll)
         yield 2 * MAX_FEW_TOKENS, cut(small, _MANY_TILE, max(1, unroll // 2))
     else:
@@ -219,9 +229,9 @@ class AttentionPlan:
             raise UnsupportedModelError(
                 f"KV cache: int8 needs subgroups of {_MIN_INT8_SUBGROUP} lanes, {info.name} has {lanes}"
             )
-        chunks = shape.head_dim // 8
         lanes = _lanes(info, shape)
-        decode_heads = _divisor(shape.group, max(1, _most_heads(info, shape) * lanes // chunks))
+        held = (_key_chunks(shape, lanes) + shape.value_dim // 8) // 2  # of q and of output
+        decode_heads = _divisor(shape.group, max(1, _most_heads(info, shape) * lanes // held))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
         shares = _matrix_shares(info, shape)
@@ -288,7 +298,7 @@ class AttentionPlan:
 
     def partials_nbytes(self, max_items: int) -> int:
         """Scratch that the splits of so many decode items need, in bytes; it may be shared by all layers."""
-        return max_items * self.shape.num_heads * self.max_splits * (self.shape.head_dim + _PARTIAL_EXTRA) * 4
+        return max_items * self.shape.num_heads * self.max_splits * (self.shape.value_dim + _PARTIAL_EXTRA) * 4
 
     def split_counters_nbytes(self, max_items: int) -> int:
         """Size of the counters by which the splits of so many decode items are joined, in bytes; shared likewise."""

@@ -12,6 +12,7 @@ NO_SLOT = 0xFFFFFFFF  # slot of a padded token: nothing is written
 
 MIN_HEAD_DIM = 32
 MAX_HEAD_DIM = 512
+MAX_LATENT_KEY_DIM = 576  # of a key that begins with a latent, of MAX_HEAD_DIM elements at most
 _INT8_UNIT = 64  # elements: half a head has whole blocks, and every block of the cache is aligned to 16 bytes
 _INT8_BLOCK = 32  # elements with one scale
 _SCALE_BYTES = 2
@@ -25,7 +26,10 @@ def head_nbytes(head_dim: int, kv_dtype: KVDType) -> int:
 
 
 class KVHeads(Protocol):
-    """What a layer keeps of a token: keys and values of so many heads, of so many elements."""
+    """What a layer keeps of a token: keys and values of so many heads, of so many elements.
+
+    With a `latent_dim` it keeps keys alone, whose first so many elements are the values.
+    """
 
     @property
     def num_kv_heads(self) -> int:
@@ -35,6 +39,10 @@ class KVHeads(Protocol):
     def head_dim(self) -> int:
         """Elements of a head."""
 
+    @property
+    def latent_dim(self) -> int:
+        """Elements of a key that are a value, too; 0 = values are kept beside keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
@@ -42,7 +50,9 @@ class AttentionShape:
 
     K and V of a layer are each (blocks, num_kv_heads, block_size, head_dim); a token's slot is block * block_size +
     its offset in the block. In int8 a block has the codes of each kv head, (block_size, head_dim) bytes, followed by
-    its scales, (block_size, head_dim / 32) f16. Raises UnsupportedModelError for what the kernels don't do.
+    its scales, (block_size, head_dim / 32) f16. With a `latent_dim` there is no V: the values are the first so many
+    elements of the keys, which one head has for all queries. Raises UnsupportedModelError for what the kernels don't
+    do.
     """
 
     num_heads: int
@@ -50,12 +60,16 @@ class AttentionShape:
     head_dim: int
     block_size: int
     kv_dtype: KVDType
+    latent_dim: int = 0
 
     def __post_init__(self) -> None:
-        if not MIN_HEAD_DIM <= self.head_dim <= MAX_HEAD_DIM or self.head_dim % 8:
+        most = MAX_LATENT_KEY_DIM if self.latent_dim else MAX_HEAD_DIM
+        if not MIN_HEAD_DIM <= self.head_dim <= most or self.head_dim % 8:
             raise UnsupportedModelError(
-                f"head_dim: expected a multiple of 8 from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {self.head_dim}"
+                f"head_dim: expected a multiple of 8 from {MIN_HEAD_DIM} to {most}, got {self.head_dim}"
             )
+        if self.latent_dim:
+            self._check_latent()
         if self.kv_dtype is KVDType.INT8 and self.head_dim % _INT8_UNIT:
             raise UnsupportedModelError(
                 f"head_dim: a cache of int8 takes a multiple of {_INT8_UNIT}, got {self.head_dim}"
@@ -65,6 +79,20 @@ class AttentionShape:
                 f"num_heads: expected a multiple of num_kv_heads = {self.num_kv_heads}, got {self.num_heads}"
             )
 
+    def _check_latent(self) -> None:
+        unit = _INT8_BLOCK if self.kv_dtype is KVDType.INT8 else 8
+        largest = min(MAX_HEAD_DIM, self.head_dim)
+        if not MIN_HEAD_DIM <= self.latent_dim <= largest or self.latent_dim % unit or self.num_kv_heads != 1:
+            raise UnsupportedModelError(
+                f"latent: expected a multiple of {unit} from {MIN_HEAD_DIM} to {largest} of the elements of one key, "
+                f"in a cache of {self.kv_dtype.value}, got {self.latent_dim} in {self.num_kv_heads}"
+            )
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a head's value, and of its result."""
+        return self.latent_dim or self.head_dim
+
     @property
     def group(self) -> int:
         """Query heads that share a kv head."""
@@ -72,12 +100,18 @@ class AttentionShape:
 
     @property
     def block_nbytes(self) -> int:
-        """Bytes of one block of K, or of V, in one layer."""
+        """Bytes of one block of K, or of V if there is one, in one layer."""
         return self.num_kv_heads * self.block_size * head_nbytes(self.head_dim, self.kv_dtype)
 
     def with_heads(self, state: KVHeads) -> AttentionShape:
         """Return the shape of another layer's attention in the same model."""
-        return replace(self, num_kv_heads=state.num_kv_heads, head_dim=state.head_dim)
+        return replace(self, num_kv_heads=state.num_kv_heads, head_dim=state.head_dim, latent_dim=state.latent_dim)
+
+    @property
+    def token_nbytes(self) -> int:
+        """Bytes that a token takes in one layer."""
+        parts = 1 if self.latent_dim else 2
+        return parts * self.num_kv_heads * head_nbytes(self.head_dim, self.kv_dtype)
 
     @property
     def handed_over(self) -> AttentionShape:
@@ -88,7 +122,7 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """Device addresses of one layer's K and V, borrowed, aligned to 16 bytes."""
+    """Device addresses of one layer's K and V, borrowed, aligned to 16 bytes; both are the same where there is no V."""
 
     k: int
     v: int

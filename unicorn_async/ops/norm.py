@@ -62,11 +62,13 @@ def rms_norm(
     centred: bool = False,
     bias: Tensor | None = None,
     scale: float = 1.0,
+    row_columns: int | None = None,
 ) -> None:
     """Record out = norm(x) * weight * scale, by rows, or out = x without a weight; `plus_one` counts weights from 1.
 
     The norm is RMSNorm, or with `centred` LayerNorm; a `bias`, (columns) f32, is added before the scale.
     `x` is (tokens, columns), `weight` (columns), both f32, `out` (tokens, columns) in whatever form; it may be `x`.
+    Rows of `x` begin `row_columns` elements apart, a multiple of 4; None = they follow each other.
     Raises ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of the form's unit.
     """
     _record(
@@ -85,6 +87,7 @@ def rms_norm(
         centred=centred,
         bias=bias,
         out_scale=scale,
+        row_columns=row_columns,
     )
 
 
@@ -165,6 +168,7 @@ def _record(
     factor: Tensor | None = None,
     out_scale: float = 1.0,
     adds_after: bool = False,
+    row_columns: int | None = None,
 ) -> None:
     num_tokens, columns = x.shape
     form = RowForm.FLOATS if out is None else form_of(out)
@@ -205,6 +209,7 @@ def _record(
         rows=rows,
         factor=factor.address if factor else 0,
         columns=columns // _VECTOR,
+        x_columns=(columns if row_columns is None else row_columns) // _VECTOR,
         eps=eps,
     )
     recorder.dispatch(kernel, push, num_rows)

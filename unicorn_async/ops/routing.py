@@ -42,8 +42,9 @@ class Routing:
 
     Scores are the logits' softmax, or with `is_sigmoid` each one's sigmoid; what experts are chosen by is the score
     plus the correction, where there is one. Of `num_groups` of neighbouring experts those `groups_kept` take part
-    whose two best scores add up to most. With `normalises` a token's weights add up to `scale`, otherwise they are the
-    scores times it. Softmax of the chosen logits alone is softmax that `normalises`.
+    whose two best scores add up to most, or with `by_best` those whose best one is largest. With `normalises` a token's
+    weights add up to `scale`, otherwise they are the scores times it. Softmax of the chosen logits alone is softmax
+    that `normalises`.
 
     Raises:
         UnsupportedModelError: no kernel takes such numbers.
@@ -56,6 +57,7 @@ class Routing:
     scale: float = 1.0
     num_groups: int = 1
     groups_kept: int = 1
+    by_best: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_experts <= MAX_EXPERTS:
@@ -233,6 +235,7 @@ def _routing_constants(
         "GROUPS": routing.num_groups,
         "GROUPS_KEPT": routing.groups_kept,
         **({} if scales is None else {"HAS_SCALES": True}),
+        **({"BY_BEST": True} if routing.by_best else {}),
     }
 
 

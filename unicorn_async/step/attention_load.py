@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.ops.linear_plans.lean_tiles import compute_units
 
 if TYPE_CHECKING:
@@ -37,9 +36,8 @@ class LayerCost(NamedTuple):
     def of(cls, info: DeviceInfo, shape: AttentionShape, window: int) -> LayerCost:
         """Estimate them from what a device says of itself."""
         units = compute_units(info)
-        key_bytes = 2 * shape.num_kv_heads * head_nbytes(shape.head_dim, shape.kv_dtype)
-        pair_macs = 2 * shape.num_heads * shape.head_dim
-        return cls(window, key_bytes / (units * _UNIT_BYTES_PER_S), pair_macs / (units * _UNIT_MACS_PER_S))
+        pair_macs = shape.num_heads * (shape.head_dim + shape.value_dim)
+        return cls(window, shape.token_nbytes / (units * _UNIT_BYTES_PER_S), pair_macs / (units * _UNIT_MACS_PER_S))
 
 
 class AttentionLoad(NamedTuple):

@@ -100,9 +100,12 @@ def _attention(
     """Count attention of so many queries, of `query_heads` heads as they are read, that see `keys` in `pairs`."""
     head_dim = int(time.kernel.constants["HEAD_DIM"])
     kv_dtype = KVDType(time.kernel.name.split("_")[-2])
-    cached = 2 * keys * kv_heads * head_nbytes(head_dim, kv_dtype)
-    rows = queries * (query_heads * head_dim * _F32 + _row_bytes(time, heads * head_dim))
-    return DispatchWork(f"window {window}" if window else "", cached + rows, 4 * pairs * heads * head_dim)
+    latent = int(time.kernel.constants.get("LATENT", 0))
+    value_dim = latent or head_dim
+    cached = (1 if latent else 2) * keys * kv_heads * head_nbytes(head_dim, kv_dtype)
+    rows = queries * (query_heads * head_dim * _F32 + _row_bytes(time, heads * value_dim))
+    flops = 2 * pairs * heads * (head_dim + value_dim)
+    return DispatchWork(f"window {window}" if window else "", cached + rows, flops)
 
 
 def _norm(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:

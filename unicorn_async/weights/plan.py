@@ -215,7 +215,7 @@ def _runs(part: FoundTensor, dest: DestTensor, first_row: int) -> Sequence[Plann
                 source_dtype=BlockPlane.MXFP4_SCALES,
             ),
         ]
-    return in_runs(whole, part.want.runs, part.want.shape[0])
+    return in_runs(whole, part.want.runs, part.want.file_rows or part.want.shape[0])
 
 
 def in_runs(chunk: Chunk, runs: Sequence[RowRun], num_rows: int) -> list[Chunk]:

@@ -4,6 +4,7 @@
 norms, biases        F32                      F32   F32    F32    F32
 embeddings, head     as the file              F16   int8   int8   int8
 other matrices       as the file              F16   int8   int4   nf4
+those of latents     as the file              as the file
 
 "As the file" holds for F32, F16, BF16 and the blocks of GGUF files. Blocks are never quantised again, and nothing is
 blended into them. A blended weight is rounded once, from F32 to the type in the table. What a type can't hold (beyond
@@ -29,6 +30,7 @@ class WeightKind(Enum):
     VECTOR = "vector"  # norm weights and biases
     TABLE = "table"  # embeddings and output head
     MATRIX = "matrix"
+    KEPT = "kept"  # a matrix that a head of latent attention has: parts of these have rows for columns in some files
 
 
 _MATRIX_FORMATS = {
@@ -47,7 +49,7 @@ def device_type(kind: WeightKind, source: ElementType, scheme: WeightScheme) -> 
         return DType.F32
     if isinstance(source, QuantFormat):
         return source
-    if scheme is WeightScheme.AUTO:
+    if scheme is WeightScheme.AUTO or kind is WeightKind.KEPT:
         return source
     if scheme is WeightScheme.F16:
         return DType.F16

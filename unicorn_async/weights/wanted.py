@@ -35,6 +35,8 @@ class WantedTensor:
     matrices there, in a dimension of its own. Of one that `is_transposed` dense ones of the file
     have rows for columns. One that `is_gathered` may have its columns sorted by groups: its input is gathered likewise.
     Those of a destination whose rows are those of experts, `is_expert`, have one type.
+    With `file_rows` it is a part of a dense matrix of so many rows, those of its `runs`. What `is_kept` is never
+    quantised.
     """
 
     name: str
@@ -50,16 +52,22 @@ class WantedTensor:
     is_transposed: bool = False
     is_gathered: bool = False
     is_expert: bool = False
+    file_rows: int = 0
+    is_kept: bool = False
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        """The shape that it has in the file."""
+        """The shape that it has in the file, or that of which it is a part."""
         rows, *others = self.shape
+        if self.file_rows:
+            return (self.file_rows, *([rows // self.stacked] if self.is_transposed else others))
         return self.shape if self.stacked == 1 else (self.stacked, rows // self.stacked, *others)
 
     @property
     def kind(self) -> WeightKind:
         """What it is for the rules of the types."""
+        if self.is_kept:
+            return WeightKind.KEPT
         return WeightKind.VECTOR if self.as_f32 else WeightKind.TABLE if self.is_table else WeightKind.MATRIX
 
 
@@ -109,8 +117,13 @@ def _source(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
             f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
             f"only {', '.join(usable)}"
         )
+    if want.file_rows and not isinstance(kind, DType):
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: tensor {source.name!r} is quantised, as {source.dtype}, and would be taken apart, "
+            "which only F32, F16 and BF16 can be; newer GGUF files have its parts, attn_k_b and attn_v_b"
+        )
     shape = want.file_shape
-    if _is_turned(want, source):
+    if _is_turned(want, source) and not want.file_rows:
         *outer, rows, columns = shape
         shape = (*outer, columns, rows)
     if _without_ones(source.shape) != _without_ones(shape):  # one format keeps dimensions that another leaves out

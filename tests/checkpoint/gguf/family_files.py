@@ -29,6 +29,7 @@ from .delta_net_files import delta_net_tensors
 from .gemma4_files import add_gemma4, gemma4_factors, gemma4_widths, scale_name
 from .golden_files import interleaved, llama3_factors
 from .granite_files import STAY_WIDE, add_granite_hybrid, granite_hybrid_tensors
+from .latent_files import add_latents, latents_apart
 from .rwkv7_files import write_rwkv7
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "cohere2": MODEL_ARCH.COHERE2,
+    "deepseek_v2_lite": MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
     "ernie4_5": MODEL_ARCH.ERNIE4_5,
     "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE,
     "exaone4": MODEL_ARCH.EXAONE4,
@@ -49,6 +52,7 @@ _KINDS = {
     "glm": MODEL_ARCH.CHATGLM,
     "glm4": MODEL_ARCH.GLM4,
     "glm4_moe": MODEL_ARCH.GLM4_MOE,
+    "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2,
     "gpt_oss": MODEL_ARCH.GPT_OSS,
     "granite": MODEL_ARCH.GRANITE,
     "granite_hybrid": MODEL_ARCH.GRANITE_HYBRID,
@@ -57,6 +61,7 @@ _KINDS = {
     "lfm2_moe": MODEL_ARCH.LFM2MOE,
     "llama_yarn": MODEL_ARCH.LLAMA,
     "ministral3": MODEL_ARCH.MISTRAL3,
+    "mistral4": MODEL_ARCH.MISTRAL4,
     "mixtral": MODEL_ARCH.LLAMA,
     "olmo2": MODEL_ARCH.OLMO2,
     "olmo3": MODEL_ARCH.OLMO2,
@@ -86,7 +91,8 @@ _ROUTERS = (
 )
 _NUMBERED = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _WITH_DENSE = (MODEL_ARCH.QWEN2MOE, MODEL_ARCH.QWEN3MOE, MODEL_ARCH.QWEN3NEXT)
-_FOLLOWED = ("glm4_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")  # by a layer that predicts a further token
+# By a layer that predicts a further token.
+_FOLLOWED = ("glm4_moe", "glm4_moe_lite", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 FAMILY_FILES = tuple(_KINDS)
 _INTERLEAVED = (
     *(MODEL_ARCH.GRANITE, MODEL_ARCH.GRANITE_HYBRID),
@@ -103,14 +109,16 @@ def write_family(
     joins_gates: bool = False,
     fuses_attention: bool = False,
     has_experts_apart: bool = False,
+    joins_latents: bool = False,
     predictor: Mapping[str, Floats] | None = None,
 ) -> Path:
     """Write a case as a file whose matrices are F16; return its path.
 
     Those with a part of `quantised` in their names are of another `kind`. With `joins_gates` experts' gates and what
     they are for stay one tensor, if they are one in the directory; Gemma 4's always do. So do those of linear attention
-    in Qwen3-Next. With `fuses_attention` queries, keys and values are one. With `has_experts_apart` each expert has
-    tensors of its own, as files of Mixtral had at first. A `predictor` has the tensors of the layer behind the last.
+    in Qwen3-Next. With `fuses_attention` queries, keys and values are one, and with `joins_latents` those of latents,
+    as older converters left them. With `has_experts_apart` each expert has its own, as files of Mixtral had at
+    first. A `predictor` has the tensors of the layer behind the last.
     """
     case, arch = CASES[name], _KINDS[name]
     config = cast("Mapping[str, object]", case.text_config)
@@ -135,6 +143,8 @@ def write_family(
         tensors = delta_net_tensors(config, tensors, joins_gates=joins_gates)
     if arch is MODEL_ARCH.GRANITE_HYBRID:
         tensors = granite_hybrid_tensors(config, tensors)
+    if "kv_lora_rank" in config and not joins_latents:
+        tensors = latents_apart(config, tensors)
     arrays: dict[str, Floats] = {}
     vectors = set()
     for given, drawn in _stacked(tensors):
@@ -238,7 +248,7 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         if config["model_type"] == "granitemoehybrid":
             add_granite_hybrid(writer, config)
         elif config["model_type"] != "gemma4_text":
-            writer.add_head_count_kv(_int(config["num_key_value_heads"]))
+            writer.add_head_count_kv(1 if "kv_lora_rank" in config else _int(config["num_key_value_heads"]))
     keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     num_experts = next((config[key] for key in keys if key in config), None)
     if num_experts is not None:
@@ -254,7 +264,9 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         writer.add_expert_shared_feed_forward_length(_int(config["shared_expert_intermediate_size"]))
     if config["model_type"] == "glm4_moe":
         _add_groups(writer, config)
-    if "head_dim" in config and config["model_type"] != "gemma4_text":
+    if "kv_lora_rank" in config:
+        add_latents(writer, config)
+    elif "head_dim" in config and config["model_type"] != "gemma4_text":
         writer.add_key_length(_int(config["head_dim"]))
         writer.add_value_length(_int(config["head_dim"]))
     eps = config.get("rms_norm_eps", config.get("norm_eps"))
@@ -304,8 +316,8 @@ def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     parameters = scaling if isinstance(scaling, dict) else {}
     writer.add_rope_freq_base(_float(parameters.get("rope_theta", config.get("rope_theta"))))
     part = _float(parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
-    writer.add_rope_dimension_count(int(part * _head_dim(config)))
-    kind = parameters.get("rope_type")
+    writer.add_rope_dimension_count(int(part * _int(config.get("qk_rope_head_dim", _head_dim(config)))))
+    kind = parameters.get("rope_type", parameters.get("type"))
     if kind == "longrope":
         writer.add_rope_scaling_type(RopeScalingType.LONGROPE)
         writer.add_rope_scaling_orig_ctx_len(_int(config["original_max_position_embeddings"]))
@@ -317,7 +329,11 @@ def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(_float(parameters.get("beta_fast", 32.0)))
         writer.add_rope_scaling_yarn_beta_slow(_float(parameters.get("beta_slow", 1.0)))
-        if "mscale_all_dim" in parameters:
+        if "kv_lora_rank" in config:
+            writer.add_rope_scaling_yarn_log_mul(0.1 * _float(parameters["mscale_all_dim"]))
+            if "llama_4_scaling_beta" in parameters:
+                writer.add_attn_temperature_scale(_float(parameters["llama_4_scaling_beta"]))
+        elif "mscale_all_dim" in parameters:
             writer.add_rope_scaling_yarn_log_mul(_float(parameters["mscale_all_dim"]))
             writer.add_attn_temperature_scale(_float(parameters["llama_4_scaling_beta"]))
     elif "logit_scale" in config:

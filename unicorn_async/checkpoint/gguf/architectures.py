@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.gguf.deepseek import deepseek2_keys, mistral4_keys
 from unicorn_async.checkpoint.gguf.gemma4 import gemma4_keys
 from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, SHORT_FACTORS
 from unicorn_async.checkpoint.gguf.ollama import is_ollama_gemma3, ollama_gemma3_keys
@@ -309,6 +310,7 @@ def _rwkv7(config: GgufConfig, _: _Factors) -> _Keys:
 ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "chatglm": _chatglm,
     "cohere2": _cohere2,
+    "deepseek2": deepseek2_keys,
     "ernie4_5": _ernie4_5,
     "ernie4_5-moe": _ernie4_5_moe,
     "exaone4": _exaone4,
@@ -324,6 +326,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "lfm2moe": _lfm2moe,
     "llama": _llama,
     "mistral3": _mistral3,
+    "mistral4": mistral4_keys,
     "olmo2": _olmo2,
     "olmoe": _olmoe,
     "phi3": _phi3,

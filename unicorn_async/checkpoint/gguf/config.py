@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
 from unicorn_async.checkpoint.gguf.fields import shown
-from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, HEADS_BY_LAYER, GgufConfig
+from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, HEADS_BY_LAYER, WITH_LATENTS, GgufConfig
 from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, TILED, WITH_EXPERTS, WITHOUT_ATTENTION
 from unicorn_async.checkpoint.gguf.ollama import NORM_EPS, is_ollama_gemma3
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
@@ -29,6 +29,7 @@ _NO_MODELS = {
     "imatrix": "says what matters of a model's weights to who quantises them, and is no model",
     "mmproj": "is the projector for images or audio beside a model, and no model; give the model's own file",
 }
+_TENTHS = WITH_LATENTS  # the converter has divided YaRN's weight for all dimensions by 10
 _EXACT_YARN = ("gpt-oss",)  # whose bounds between pairs that YaRN changes and others are no whole numbers
 
 
@@ -101,6 +102,7 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         are_group_norms_stacked=True,
         are_shifts_stacked=True,
         is_bonus_flat=True,
+        are_latent_heads_split=config.has("blk.0.attn_k_b.weight"),
         is_qkv_fused=config.has("blk.0.attn_qkv.weight"),
         rope_factors=tuple(rope_factors.get(ROPE_FACTORS, ())),
     )
@@ -125,7 +127,7 @@ def _check(config: GgufConfig) -> None:
     num_experts = config.number("expert_count")
     if num_experts and config.architecture not in WITH_EXPERTS:
         raise config.unsupported("expert_count", f"{num_experts}: experts are not supported")
-    if config.architecture in WITHOUT_ATTENTION:
+    if config.architecture in (*WITHOUT_ATTENTION, *WITH_LATENTS):
         return
     head_dim = config.head_dim
     sizes = ["attention.value_length", *(() if config.architecture in HEAD_PARTS else ("rope.dimension_count",))]
@@ -179,5 +181,11 @@ def _yarn(config: GgufConfig, amplitude: float | None) -> dict[str, object]:
     if growth := config.number("attention.temperature_scale"):
         scaling["llama_4_scaling_beta"] = growth
     if weight := config.number("rope.scaling.yarn_log_multiplier"):
+        if config.architecture in _TENTHS:  # what rotates keeps its size, and scores alone have the square
+            return {**_known(scaling), "mscale": 10.0 * weight, "mscale_all_dim": 10.0 * weight}
         scaling |= {"mscale": 1.0, "mscale_all_dim": weight}
+    return _known(scaling)
+
+
+def _known(scaling: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in scaling.items() if value is not None}

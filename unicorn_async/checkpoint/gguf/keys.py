@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
 # A part of each head may rotate.
-HEAD_PARTS = ("chatglm", "glm4", "glm4moe", "phi3", "qwen35", "qwen35moe", "qwen3next")
+HEAD_PARTS = ("chatglm", "deepseek2", "glm4", "glm4moe", "mistral4", "phi3", "qwen35", "qwen35moe", "qwen3next")
 HEADS_BY_LAYER = ("gemma4",)  # layers may have other numbers of heads of keys and values, and other widths
+WITH_LATENTS = ("deepseek2", "mistral4")  # whose heads have keys and values of other widths than a token keeps
 WITH_STILL_PAIRS = ("gemma4",)  # whose rotary frequencies are divided by a number that leaves none of them
-WITH_PREDICTORS = ("glm4moe", "qwen35", "qwen35moe", "qwen3next")  # the last layers may predict further tokens
+# The last layers may predict further tokens.
+WITH_PREDICTORS = ("deepseek2", "glm4moe", "qwen35", "qwen35moe", "qwen3next")
 
 
 class GgufConfig:

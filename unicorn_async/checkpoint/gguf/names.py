@@ -78,6 +78,7 @@ _DELTA_NET = {
 }
 # Tensors whose names do not end as those of others do.
 _WHOLE = {
+    "deepseek2": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
     "ernie4_5-moe": {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
     "gemma4": {
         "ffn_down_exps.scale": "router.per_expert_scale",
@@ -111,7 +112,8 @@ _WHOLE["rwkv7"] = {
 _WHOLE["granitehybrid"] = {"ssm_a": "mamba.A_log", "ssm_d": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"}
 _WHOLE["qwen35moe"] = _WHOLE["qwen3next"] = _WHOLE["qwen35"]
 WITH_EXPERTS = (
-    *("ernie4_5-moe", "gemma4", "glm4moe", "gpt-oss", "granitehybrid", "lfm2moe", "llama", "olmoe"),
+    *("deepseek2", "ernie4_5-moe", "gemma4", "glm4moe", "gpt-oss", "granitehybrid", "lfm2moe", "llama", "mistral4"),
+    "olmoe",
     *("qwen2moe", "qwen35moe", "qwen3moe", "qwen3next"),
 )
 TILED = ("qwen35", "qwen35moe")  # the converter has put heads of values in another order
@@ -124,6 +126,16 @@ _GEMMA = {
 _POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
+}
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
 }
 _GLM4_NORMS = {
     "post_attention_norm": "post_self_attn_layernorm",
@@ -150,10 +162,12 @@ _MAMBA2 = {
     "ssm_out": "mamba.out_proj",
 }
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+_LATENT_MIXTURE = {**_PLAIN, **_LATENT, **_SHARED_EXPERTS, "ffn_gate_inp": "mlp.gate"}
 # What is not the same in all architectures.
 _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "chatglm": {**_PLAIN, **_FUSED},
     "cohere2": {},
+    "deepseek2": _LATENT_MIXTURE,
     "ernie4_5-moe": {**_PLAIN, **_SHARED_EXPERTS, "ffn_gate_inp": "mlp.gate"},
     "exaone4": _POST_NORMS,
     "gemma2": _GEMMA,
@@ -187,6 +201,7 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "lfm2": _LFM2,
     "lfm2moe": {**_LFM2, "ffn_gate_inp": "feed_forward.gate"},
     "llama": {**_PLAIN, "ffn_gate_inp": "block_sparse_moe.gate"},
+    "mistral4": _LATENT_MIXTURE,
     "olmo2": _POST_NORMS,
     "olmoe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "phi3": {**_PLAIN, **_FUSED},

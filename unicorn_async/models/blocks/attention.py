@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import Tensor
 
 GATES = "head_gates"
-INPUT, OUTPUT = ("qkv",), ("o",)  # destinations of what is multiplied by before the attention, and after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +105,26 @@ class Attention:
     def gates_results(self) -> bool:
         """Whether what heads have found is gated."""
         return self.is_gated or self.has_head_gates
+
+    @property
+    def latent_dim(self) -> int:
+        """Elements of keys that are values, too: none."""
+        return 0
+
+    @property
+    def rotated_dim(self) -> int:
+        """Elements of a head of which some rotate."""
+        return self.head_dim
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Destinations of what is multiplied by before the attention."""
+        return ("qkv",)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Destinations of what is multiplied by after it."""
+        return ("o",)
 
     @property
     def columns(self) -> int:

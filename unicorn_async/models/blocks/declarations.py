@@ -20,7 +20,8 @@ class WeightSpec:
     what adapters may change. `group` says what memory it is given. With a `head_order` the rows of heads lie in that
     order on disk, with `runs` all its rows as these say. A `stacked` one is so many matrices there, of as many rows
     each, in a dimension of its own. Of one that `is_transposed` dense ones there have
-    rows for columns. One that `is_gathered` may have its columns in another order, see `BlockRecorder.linear`.
+    rows for columns. One that `is_gathered` may have its columns in another order, see `BlockRecorder.linear`. With
+    `file_rows` it is the part of a matrix of so many rows that `runs` say.
     """
 
     name: str
@@ -34,18 +35,26 @@ class WeightSpec:
     runs: tuple[RowRun, ...] = ()
     is_transposed: bool = False
     is_gathered: bool = False
+    file_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Paged:
     """State of a sequence that grows with it: keys and values of a layer, in blocks of the cache.
 
-    `window` is what a query sees of them, in tokens; 0 = all.
+    `window` is what a query sees of them, in tokens; 0 = all. With a `latent_dim` there are keys alone, whose first so
+    many elements are the values.
     """
 
     window: int
     num_kv_heads: int
     head_dim: int
+    latent_dim: int = 0
+
+    @property
+    def num_parts(self) -> int:
+        """Tensors of the cache that it takes: keys, and values if these are kept."""
+        return 1 if self.latent_dim else 2
 
 
 @dataclass(frozen=True, slots=True)
