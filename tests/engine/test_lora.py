@@ -191,6 +191,12 @@ def test_adapters_of_experts_and_of_routers_are_refused(
         ModelFiles.read(model_directory(name), loras=(LoraSpec(path),))
 
 
+def test_an_adapter_of_what_is_taken_apart_is_refused(tmp_path: Path, model_directory: WriteModel) -> None:
+    path = write_adapter("glm4_moe_lite", AdapterCase("one", ("kv_b_proj",), 4, 8.0, 1.0, "float32"), tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"kv_b_proj\.weight', which is taken apart, are not supported"):
+        ModelFiles.read(model_directory("glm4_moe_lite"), loras=(LoraSpec(path),))
+
+
 def test_an_adapter_whose_rows_come_in_groups_that_no_kernel_takes_is_refused(
     tmp_path: Path, model_directory: WriteModel
 ) -> None:

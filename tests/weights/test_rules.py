@@ -6,12 +6,13 @@ from unicorn_async.config import WeightScheme
 from unicorn_async.tensor import DType, QuantFormat
 from unicorn_async.weights.rules import WeightKind, device_type, largest_value
 
-TABLE = {  # as in the module's docstring: for vectors, tables and other matrices in F32, F16 and BF16
-    WeightScheme.AUTO: ("F32 F32 F32", "F32 F16 BF16", "F32 F16 BF16"),
-    WeightScheme.F16: ("F32 F32 F32", "F16 F16 F16", "F16 F16 F16"),
-    WeightScheme.INT8: ("F32 F32 F32", "int8 int8 int8", "int8 int8 int8"),
-    WeightScheme.INT4: ("F32 F32 F32", "int8 int8 int8", "int4 int4 int4"),
-    WeightScheme.NF4: ("F32 F32 F32", "int8 int8 int8", "nf4 nf4 nf4"),
+KEPT = "F32 F16 BF16"
+TABLE = {  # as in the module's docstring: for vectors, tables, other matrices and latents' in F32, F16 and BF16
+    WeightScheme.AUTO: ("F32 F32 F32", "F32 F16 BF16", "F32 F16 BF16", KEPT),
+    WeightScheme.F16: ("F32 F32 F32", "F16 F16 F16", "F16 F16 F16", KEPT),
+    WeightScheme.INT8: ("F32 F32 F32", "int8 int8 int8", "int8 int8 int8", KEPT),
+    WeightScheme.INT4: ("F32 F32 F32", "int8 int8 int8", "int4 int4 int4", KEPT),
+    WeightScheme.NF4: ("F32 F32 F32", "int8 int8 int8", "nf4 nf4 nf4", KEPT),
 }
 
 
@@ -22,7 +23,7 @@ def test_every_kind_has_its_rule(scheme: WeightScheme) -> None:
         assert found == expected.split()
 
 
-@pytest.mark.parametrize("kind", [WeightKind.TABLE, WeightKind.MATRIX])
+@pytest.mark.parametrize("kind", [WeightKind.TABLE, WeightKind.MATRIX, WeightKind.KEPT])
 def test_blocks_stay_what_they_are(kind: WeightKind) -> None:
     assert device_type(kind, QuantFormat.Q4_K, WeightScheme.AUTO) is QuantFormat.Q4_K
 

@@ -39,7 +39,7 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
             f"--attention {options.attention.kind.value}: {model.architecture} attends to latents, which only the"
             " model's own device does"
         )
-    attentions = [layer.attention for layer in model.layers if isinstance(layer.attention, Attention)]
+    attentions = [block for block in model.unique_blocks if isinstance(block, Attention)]
     if options.attends_elsewhere and any(attention.gates_results for attention in attentions):
         raise UnsupportedModelError(
             f"--attention {options.attention.kind.value}: what {model.architecture} attends to is gated, which only the"

@@ -81,8 +81,8 @@ def test_the_configuration_of_a_family_is_that_of_the_directory(name: str, tmp_p
             del differences[path]
         elif path.endswith(".plus_one"):
             assert differences.pop(path) == (True, False), path  # the file's weights contain it
-        elif path.endswith((".is_tiled", ".has_rates", ".is_gate_apart")):
-            assert differences.pop(path) == (False, True), path  # what the converter makes of linear attention
+        elif path.endswith((".is_tiled", ".has_rates", ".is_gate_apart", ".is_split")):
+            assert differences.pop(path) == (False, True), path  # what the converter makes of attention
         elif path.endswith((".are_shifts_stacked", ".is_bonus_flat")):
             assert differences.pop(path) == (False, True), path  # as the converter lays out RWKV-7's vectors
         elif path.endswith(".is_norm_stacked"):

@@ -13,13 +13,17 @@ _SOFTMAX, _SIGMOID = 1, 2  # functions of routers
 
 
 def deepseek2_keys(config: GgufConfig, _: Mapping[str, Sequence[float]]) -> dict[str, object]:
-    """Return the keys of DeepSeek V2, or of V3, whose routers have sigmoids, as GLM 4.7 Flash's."""
+    """Return the keys of DeepSeek V2, or of V3, whose routers have sigmoids, or of GLM 4.7 Flash: theirs do not say so.
+
+    Source: llama.cpp's `deepseek2.cpp`, for files without the key.
+    """
     if growth := config.number("attention.temperature_scale"):
         raise config.unsupported("attention.temperature_scale", f"{growth}: queries that grow are not supported here")
     keys = {**_attention_keys(config), **_expert_keys(config)}
     if _has_sigmoids(config):
         num_predictors = int(config.number("nextn_predict_layers") or 0)
-        return {"architectures": ["DeepseekV3ForCausalLM"], "num_nextn_predict_layers": num_predictors, **keys}
+        name = "DeepseekV3" if config.number("expert_gating_func") else "Glm4MoeLite"
+        return {"architectures": [f"{name}ForCausalLM"], "num_nextn_predict_layers": num_predictors, **keys}
     method = "greedy" if keys["n_group"] == 1 else "group_limited_greedy"
     return {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": method, **keys}
 
