@@ -23,7 +23,7 @@ from unicorn_async.weights.rules import WeightKind
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import gguf_blocks
 from checkpoint_tensors import config
-from make_gguf import EMBEDDINGS
+from gguf_model import EMBEDDINGS
 from model_shapes import SHAPES
 from rdna3_mixes import MIXES, mixed_type
 from rdna3_shapes import CONFIGS, LINEAR

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from model_shapes import LinearHeads, Ranks, Shape
 
 Bounds: TypeAlias = "tuple[float, float] | None"
+Named: TypeAlias = "tuple[str, tuple[int, ...], Bounds]"
 SCALES, OFFSETS = (0.8, 1.2), (-0.02, 0.02)  # of norms
 
 
-def linear_tensors(shape: Shape, linear: LinearHeads) -> list[tuple[str, tuple[int, ...], Bounds]]:
+def linear_tensors(shape: Shape, linear: LinearHeads) -> list[Named]:
     """Return names in a layer, shapes, and bounds of what is f32: rates and steps as trained models have them.
 
     Names of matrices, which have no bounds, are without their ending.
@@ -34,10 +35,10 @@ def linear_tensors(shape: Shape, linear: LinearHeads) -> list[tuple[str, tuple[i
     ]
 
 
-def shared_tensors(shape: Shape) -> list[tuple[str, int, int]]:
-    """Return names in a layer, rows and columns of the expert that all tokens have."""
-    ffn, hidden = shape.shared_ffn, shape.hidden
-    return [("ffn_gate_shexp", ffn, hidden), ("ffn_up_shexp", ffn, hidden), ("ffn_down_shexp", hidden, ffn)]
+def shared_tensors(shape: Shape) -> list[Named]:
+    """Return names in a layer, rows and columns of the expert that all tokens have; there are no bounds."""
+    rows, columns = (shape.shared_ffn, shape.hidden), (shape.hidden, shape.shared_ffn)
+    return [("ffn_gate_shexp", rows, None), ("ffn_up_shexp", rows, None), ("ffn_down_shexp", columns, None)]
 
 
 def linear_keys(shape: Shape, linear: LinearHeads) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def linear_keys(shape: Shape, linear: LinearHeads) -> dict[str, Any]:
     return keys | ({"expert_shared_feed_forward_length": shape.shared_ffn} if shape.shared_ffn else {})
 
 
-def rwkv_tensors(shape: Shape, ranks: Ranks) -> Iterator[tuple[str, tuple[int, ...], Bounds]]:
+def rwkv_tensors(shape: Shape, ranks: Ranks) -> Iterator[Named]:
     """Yield all names of an RWKV-7, otherwise as `linear_tensors`: f32 but for the large matrices, as converted files.
 
     The first layer has a network for the blend of values, which nobody computes, with the widths of the rate's.
@@ -101,7 +102,7 @@ def rwkv_keys(shape: Shape, ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _norms(size: int, *names: str) -> Iterator[tuple[str, tuple[int, ...], Bounds]]:
+def _norms(size: int, *names: str) -> Iterator[Named]:
     for name in names:
         yield f"{name}.weight", (size,), SCALES
         yield f"{name}.bias", (size,), OFFSETS

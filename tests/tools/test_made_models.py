@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
 import checkpoint_tensors
+import gguf_model
 import make_checkpoint
 import make_gguf
 import model_shapes
@@ -58,7 +59,7 @@ def test_a_mixture_of_experts_is_planned_whole(
 
 def test_gpt_oss_has_experts_of_mxfp4_beside_matrices_of_q8_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"hidden": 96, "heads": 4, "kv_heads": 2, "vocab": 300, "experts": 4, "expert_ffn": 64, "ffn": 64}
-    monkeypatch.setitem(make_gguf.GGUF_SHAPES.maps[1], "gpt-oss-20b", replace(make_gguf.GPT_OSS, **sizes))
+    monkeypatch.setitem(gguf_model.GGUF_SHAPES.maps[1], "gpt-oss-20b", replace(gguf_model.GPT_OSS, **sizes))
     files = ModelFiles.read(write(make_gguf, "gpt-oss-20b:MXFP4:2", tmp_path / "oss.gguf", monkeypatch))
     assert (files.config.architecture, files.config.layer_windows) == ("GptOssForCausalLM", (128, 0))
     types = {dest.name: dest.dtype.value for dest in files.plan.destinations}

@@ -1,0 +1,84 @@
+"""What a GGUF file of random weights is to be: a real model's shape, the type of its matrices, and what it answers."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from dataclasses import dataclass, replace
+
+from gguf_blocks import FILE_TYPES, possible
+from gguf_cycle import Cycle, half_columns
+from model_shapes import SHAPES, Shape
+from whole_files import at_least_one
+
+GPT_OSS = Shape("GptOssForCausalLM", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, False, 128, 32, 4, 2880)
+GGUF_SHAPES = ChainMap(SHAPES, {"gpt-oss-20b": GPT_OSS})
+EMBEDDINGS = dict.fromkeys(("Q4_0", "Q2_K", "Q3_K", "Q4_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "Q6_K")
+FIRST_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>")
+SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256  # those, and all bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RandomModel:
+    """What a file is to hold: a shape and the type of its matrices."""
+
+    name: str
+    shape: Shape
+    type: str
+    cycle: Cycle | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> RandomModel:
+        """Read SHAPE:TYPE or SHAPE:TYPE:LAYERS.
+
+        Raises:
+            ValueError: there is no such shape or type, or no layer.
+        """
+        name, _, rest = text.partition(":")
+        kind, _, layers = rest.partition(":")
+        if name not in GGUF_SHAPES or kind not in FILE_TYPES or (kind == "MXFP4" and not GGUF_SHAPES[name].experts):
+            raise ValueError(
+                f"{text}: expected SHAPE:TYPE of {', '.join(GGUF_SHAPES)} and {', '.join(FILE_TYPES)}, the last of "
+                "mixtures alone"
+            )
+        shape, is_whole = GGUF_SHAPES[name], not rest.removeprefix(kind)
+        return cls(name, shape if is_whole else replace(shape, layers=at_least_one(f"{text}: layers", layers)), kind)
+
+    def with_vocabulary(self, size: int) -> RandomModel:
+        """Return it with another vocabulary.
+
+        Raises:
+            ValueError: that has no room for all bytes.
+        """
+        if size < SMALLEST_VOCABULARY:
+            raise ValueError(f"vocabulary: expected {SMALLEST_VOCABULARY} tokens or more, got {size}")
+        return replace(self, shape=replace(self.shape, vocab=size))
+
+    def with_cycle(self, share: float, predicted: float | None) -> RandomModel:
+        """Return one whose answers follow a cycle behind a share of tokens, and its predicting layer's if it is to.
+
+        Raises:
+            ValueError: there are no such shares, or there is no way to make one of its shape.
+        """
+        if self.shape.ranks is not None or self.shape.model_type == "gpt-oss":
+            raise ValueError(f"{self.name}: its layers have biases, and add to what comes to them")
+        if predicted is not None and self.shape.linear is None:
+            raise ValueError(f"{self.name}: it has no layer that predicts a token more")
+        if predicted is not None:
+            half_columns(self.embeddings, self.shape.hidden)
+        cycle = Cycle(len(FIRST_TOKENS), share, predicted)
+        return replace(self, shape=replace(self.shape, tied=False), cycle=cycle)
+
+    @property
+    def num_predictors(self) -> int:
+        """Layers behind the last that predict a token more."""
+        return int(self.cycle is not None and self.cycle.predicted is not None)
+
+    @property
+    def plain(self) -> str:
+        """The type of what experts do not have."""
+        return "Q8_0" if self.type == "MXFP4" else self.type
+
+    @property
+    def embeddings(self) -> str:
+        """The type of both tables."""
+        return possible(EMBEDDINGS.get(self.type, self.plain), self.shape.hidden)
