@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gguf_blocks import FILE_TYPES
 from gguf_cycle import FIRST_KEY
 from gguf_model import FIRST_TOKENS
-from gguf_recurrent import linear_keys, rwkv_keys
+from gguf_recurrent import granite_keys, linear_keys, rwkv_keys
 
 if TYPE_CHECKING:
     from gguf_model import RandomModel
@@ -19,9 +19,7 @@ NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 def metadata(model: RandomModel) -> dict[str, Any]:
     """Return the file's keys: int as u32, float as f32, str, bool, and lists of str, float and int (as i32)."""
     shape = model.shape
-    arch = "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type.replace("_", "")
-    if shape.linear is not None:
-        arch = "qwen35moe" if shape.experts else "qwen35"
+    arch = _architecture(shape)
     is_gpt_oss = arch == "gpt-oss"
     keys: dict[str, Any] = {
         "general.architecture": arch,
@@ -42,6 +40,8 @@ def metadata(model: RandomModel) -> dict[str, Any]:
         keys |= {f"{arch}.expert_feed_forward_length": shape.expert_ffn}
     if shape.linear is not None:
         keys |= {f"{arch}.{name}": value for name, value in linear_keys(shape, shape.linear).items()}
+    if shape.mamba is not None:
+        keys |= {f"{arch}.{name}": value for name, value in granite_keys(shape, shape.mamba).items()}
     if model.cycle is not None:
         keys |= {FIRST_KEY: model.cycle.first}
     if model.num_predictors:
@@ -69,6 +69,14 @@ def metadata(model: RandomModel) -> dict[str, Any]:
         "tokenizer.ggml.add_space_prefix": False,
         "tokenizer.chat_template": "{% for message in messages %}{{ message.content }}\n{% endfor %}",
     }
+
+
+def _architecture(shape: Shape) -> str:
+    if shape.linear is not None:
+        return "qwen35moe" if shape.experts else "qwen35"
+    if shape.mamba is not None:
+        return "granitehybrid"
+    return "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type.replace("_", "")
 
 
 def attention_keys(shape: Shape) -> dict[str, Any]:

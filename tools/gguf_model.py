@@ -7,11 +7,20 @@ from dataclasses import dataclass, replace
 
 from gguf_blocks import FILE_TYPES, possible
 from gguf_cycle import Cycle, half_columns
-from model_shapes import SHAPES, Shape
+from model_shapes import FIRST_ATTENDING, SHAPES, MambaHeads, Shape
 from whole_files import at_least_one
 
 GPT_OSS = Shape("GptOssForCausalLM", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, False, 128, 32, 4, 2880)
-GGUF_SHAPES = ChainMap(SHAPES, {"gpt-oss-20b": GPT_OSS})
+_GRANITE = ("GraniteMoeHybridForCausalLM", "granitemoehybrid")
+GRANITE_TINY = Shape(
+    *(*_GRANITE, 1536, 40, 12, 4, 128, 512, 100352, True, 0, 64, 6, 512), shared_ffn=1024, mamba=MambaHeads(48)
+)
+GRANITE_SMALL = Shape(
+    *(*_GRANITE, 4096, 40, 32, 8, 128, 768, 100352, True, 0, 72, 10, 768), shared_ffn=1536, mamba=MambaHeads(128)
+)
+GGUF_SHAPES = ChainMap(
+    SHAPES, {"gpt-oss-20b": GPT_OSS, "granite4-h-tiny": GRANITE_TINY, "granite4-h-small": GRANITE_SMALL}
+)
 EMBEDDINGS = dict.fromkeys(("Q4_0", "Q2_K", "Q3_K", "Q4_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "Q6_K")
 FIRST_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>")
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256  # those, and all bytes
@@ -31,7 +40,7 @@ class RandomModel:
         """Read SHAPE:TYPE or SHAPE:TYPE:LAYERS.
 
         Raises:
-            ValueError: there is no such shape or type, or no layer.
+            ValueError: there is no such shape or type, or no layer, or none that attends beside those of Mamba-2.
         """
         name, _, rest = text.partition(":")
         kind, _, layers = rest.partition(":")
@@ -40,8 +49,13 @@ class RandomModel:
                 f"{text}: expected SHAPE:TYPE of {', '.join(GGUF_SHAPES)} and {', '.join(FILE_TYPES)}, the last of "
                 "mixtures alone"
             )
-        shape, is_whole = GGUF_SHAPES[name], not rest.removeprefix(kind)
-        return cls(name, shape if is_whole else replace(shape, layers=at_least_one(f"{text}: layers", layers)), kind)
+        shape = GGUF_SHAPES[name]
+        if rest != kind:
+            shape = replace(shape, layers=at_least_one(f"{text}: layers", layers))
+        if shape.mamba is not None and shape.layers <= FIRST_ATTENDING:
+            least = FIRST_ATTENDING + 1
+            raise ValueError(f"{text}: layers: expected {least} or more, of which one attends, got {shape.layers}")
+        return cls(name, shape, kind)
 
     def with_vocabulary(self, size: int) -> RandomModel:
         """Return it with another vocabulary.

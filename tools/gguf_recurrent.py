@@ -9,11 +9,12 @@ from model_shapes import ATTENDING, ROTARY_BASE, ROTARY_PART, ROTARY_SECTIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from model_shapes import LinearHeads, Ranks, Shape
+    from model_shapes import LinearHeads, MambaHeads, Ranks, Shape
 
 Bounds: TypeAlias = "tuple[float, float] | None"
 Named: TypeAlias = "tuple[str, tuple[int, ...], Bounds]"
 SCALES, OFFSETS = (0.8, 1.2), (-0.02, 0.02)  # of norms
+_STEPS, _RATES = (-6.9, -2.25), (-16.0, -1.0)  # of states that decay, the steps before a softplus
 
 
 def linear_tensors(shape: Shape, linear: LinearHeads) -> list[Named]:
@@ -28,10 +29,25 @@ def linear_tensors(shape: Shape, linear: LinearHeads) -> list[Named]:
         ("ssm_alpha", (linear.values, hidden), None),
         ("ssm_beta", (linear.values, hidden), None),
         ("ssm_conv1d.weight", (linear.columns, linear.taps), (-0.5, 0.5)),
-        ("ssm_dt.bias", (linear.values,), (-6.9, -2.25)),
-        ("ssm_a", (linear.values,), (-16.0, -1.0)),
-        ("ssm_norm.weight", (linear.dim,), (0.8, 1.2)),
+        ("ssm_dt.bias", (linear.values,), _STEPS),
+        ("ssm_a", (linear.values,), _RATES),
+        ("ssm_norm.weight", (linear.dim,), SCALES),
         ("ssm_out", (hidden, linear.value_columns), None),
+    ]
+
+
+def mamba_tensors(shape: Shape, mamba: MambaHeads) -> list[Named]:
+    """As `linear_tensors`, of a layer of Mamba-2."""
+    heads, columns = (mamba.count, 1), mamba.columns
+    return [
+        ("ssm_in", (mamba.inner + columns + mamba.count, shape.hidden), None),
+        ("ssm_conv1d.weight", (columns, mamba.taps), (-0.5, 0.5)),
+        ("ssm_conv1d.bias", (columns,), OFFSETS),
+        ("ssm_dt.bias", (mamba.count,), _STEPS),
+        ("ssm_a", heads, _RATES),
+        ("ssm_d", heads, SCALES),
+        ("ssm_norm.weight", (mamba.groups, mamba.inner // mamba.groups), SCALES),
+        ("ssm_out", (shape.hidden, mamba.inner), None),
     ]
 
 
@@ -55,6 +71,25 @@ def linear_keys(shape: Shape, linear: LinearHeads) -> dict[str, Any]:
         "ssm.inner_size": linear.value_columns,
     }
     return keys | ({"expert_shared_feed_forward_length": shape.shared_ffn} if shape.shared_ffn else {})
+
+
+def granite_keys(shape: Shape, mamba: MambaHeads) -> dict[str, Any]:
+    """Return keys without the architecture in front, as Granite 4's files have them: nothing rotates in any layer."""
+    return {
+        "attention.head_count_kv": [shape.kv_heads if shape.attends(layer) else 0 for layer in range(shape.layers)],
+        "attention.scale": 1 / shape.head_dim,
+        "embedding_scale": 12.0,
+        "residual_scale": 0.22,
+        "logit_scale": shape.hidden / 256,
+        "expert_shared_feed_forward_length": shape.shared_ffn,
+        "rope.dimension_count": shape.head_dim,
+        "rope.scaling.finetuned": False,
+        "ssm.conv_kernel": mamba.taps,
+        "ssm.state_size": mamba.state,
+        "ssm.group_count": mamba.groups,
+        "ssm.time_step_rank": mamba.count,
+        "ssm.inner_size": mamba.inner,
+    }
 
 
 def rwkv_tensors(shape: Shape, ranks: Ranks) -> Iterator[Named]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gguf_blocks import BLOCKS, possible
 from gguf_cycle import Fill, leaves
-from gguf_recurrent import linear_tensors, rwkv_tensors, shared_tensors
+from gguf_recurrent import linear_tensors, mamba_tensors, rwkv_tensors, shared_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,8 +107,8 @@ def _norms(shape: Shape) -> Iterator[Named]:
 
 def _mixing(shape: Shape, number: int) -> Iterator[Named]:
     """Yield what brings tokens together; a layer that predicts attends."""
-    if shape.linear is not None and number < shape.layers and not shape.attends(number):
-        yield from linear_tensors(shape, shape.linear)
+    if number < shape.layers and not shape.attends(number):
+        yield from _recurring(shape)
         return
     for name in ("attn_q_norm", "attn_k_norm") if shape.norms_heads else ():
         yield name, (shape.head_dim,), None
@@ -119,12 +119,20 @@ def _mixing(shape: Shape, number: int) -> Iterator[Named]:
     yield from _biased(shape, "attn_output", hidden, shape.heads * shape.head_dim)
 
 
+def _recurring(shape: Shape) -> list[Named]:
+    """Return what a layer has that keeps a state."""
+    if shape.linear is not None:
+        return linear_tensors(shape, shape.linear)
+    return [] if shape.mamba is None else mamba_tensors(shape, shape.mamba)
+
+
 def _ffn(shape: Shape) -> Iterator[Named]:
     hidden = shape.hidden
     if shape.experts:
         yield from _biased(shape, _ROUTER, shape.experts, hidden)
-    if shape.shared_ffn:
+    if shape.shared_ffn and shape.linear is not None:
         yield "ffn_gate_inp_shexp.weight", (hidden,), (-(hidden**-0.5), hidden**-0.5)
+    if shape.shared_ffn:
         yield from shared_tensors(shape)
     experts, ending, ffn = ((shape.experts,), "_exps", shape.expert_ffn) if shape.experts else ((), "", shape.ffn)
     yield from _biased(shape, f"ffn_gate{ending}", *experts, ffn, hidden)

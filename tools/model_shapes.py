@@ -26,6 +26,27 @@ class LinearHeads:
 
 
 @dataclass(frozen=True, slots=True)
+class MambaHeads:
+    """Heads of Mamba-2, what they keep of each element, and the taps of the convolution in front of them."""
+
+    count: int
+    dim: int = 64
+    state: int = 128
+    groups: int = 1  # of heads with the same keys and queries
+    taps: int = 4
+
+    @property
+    def inner(self) -> int:
+        """Elements of a token's values, and of its gates."""
+        return self.count * self.dim
+
+    @property
+    def columns(self) -> int:
+        """Elements of a token that the convolution sees: values, keys and queries."""
+        return self.inner + 2 * self.groups * self.state
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """How wide the small networks of RWKV-7 are: of the decay, of the rate, of the blend of values, of the gate."""
 
@@ -55,6 +76,7 @@ class Shape:
     expert_ffn: int = 0
     shared_ffn: int = 0  # of an expert that all tokens have; 0: there is none
     linear: LinearHeads | None = None  # of all layers but each fourth, which attends behind a gate
+    mamba: MambaHeads | None = None  # of all layers but each tenth, the sixth being the first of these
     ranks: Ranks | None = None  # of a model without attention
 
     @property
@@ -69,10 +91,13 @@ class Shape:
 
     def attends(self, layer: int) -> bool:
         """Whether a layer has keys and values."""
+        if self.mamba is not None:
+            return layer % MAMBA_PERIOD == FIRST_ATTENDING
         return self.ranks is None and (self.linear is None or layer % ATTENDING == ATTENDING - 1)
 
 
 ATTENDING = 4  # of so many layers the last attends, where others have linear attention
+MAMBA_PERIOD, FIRST_ATTENDING = 10, 5  # of so many layers this one attends, where others are of Mamba-2
 ROTARY_PART, ROTARY_SECTIONS, ROTARY_BASE = 0.25, (11, 11, 10), 1e7  # of models with linear attention
 SHAPES = {
     "gemma3-27b": Shape("Gemma3ForConditionalGeneration", "gemma3", 5376, 62, 32, 16, 128, 21504, 262208, True, 1024),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from dataclasses import replace
 from math import prod
@@ -167,3 +168,29 @@ def test_a_gguf_file_of_rwkv_7_is_planned_whole_as_converted_ones_are(
     ]
     assert kinds[0] == kinds[1]
     assert {key for key in wanted.metadata if key.startswith("rwkv7.")} <= made.metadata.keys()
+
+
+def test_a_gguf_file_of_granite_4_is_planned_whole_as_converted_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes: dict[str, Any] = {"hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "vocab": 300}
+    sizes |= {"experts": 4, "experts_used": 2, "ffn": 256, "expert_ffn": 256, "shared_ffn": 256}
+    small = replace(gguf_model.GRANITE_TINY, **sizes, mamba=model_shapes.MambaHeads(8, groups=2))
+    monkeypatch.setitem(model_shapes.SHAPES, "small", small)
+    path = write(make_gguf, "small:Q4_K:6", tmp_path / "small.gguf", monkeypatch)
+    files = ModelFiles.read(path)
+    assert (files.config.has_fixed_state, files.checkpoint.skipped) == (True, ())
+    assert files.config.layer_windows == (*(None,) * 5, 0)
+    converted = write_family(tmp_path / "converted.gguf", "granite_hybrid_moe")
+    made, wanted = (parse_header(io.BytesIO(one.read_bytes()), 1 << 30, source=one.name) for one in (path, converted))
+    kinds = [
+        {(re.sub(r"\d+", "", name), entry.dtype == "F32", len(entry.shape)) for name, entry in one.tensors.items()}
+        for one in (made, wanted)
+    ]
+    assert kinds[0] ^ kinds[1] == {
+        (f"blk..{name}.bias", True, 1) for name in ("ssm_in", "ssm_out")
+    }  # of the case alone
+    assert {key for key in wanted.metadata if key.startswith("granitehybrid.")} <= made.metadata.keys()
+    with pytest.raises(SystemExit):
+        write(make_gguf, "small:Q4_K:5", tmp_path / "none.gguf", monkeypatch)
+    assert "layers: expected 6 or more, of which one attends, got 5" in capsys.readouterr().err
