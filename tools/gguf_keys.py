@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gguf_blocks import FILE_TYPES
 from gguf_cycle import FIRST_KEY
+from gguf_latent import latent_keys
 from gguf_model import FIRST_TOKENS
 from gguf_recurrent import granite_keys, linear_keys, rwkv_keys
 
@@ -76,6 +77,8 @@ def _architecture(shape: Shape) -> str:
         return "qwen35moe" if shape.experts else "qwen35"
     if shape.mamba is not None:
         return "granitehybrid"
+    if shape.latents is not None:
+        return "deepseek2"
     return "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type.replace("_", "")
 
 
@@ -83,6 +86,8 @@ def attention_keys(shape: Shape) -> dict[str, Any]:
     """Return keys without the architecture in front."""
     if shape.ranks is not None:
         return rwkv_keys(shape, shape.ranks)
+    if shape.latents is not None:
+        return latent_keys(shape, shape.latents)
     return {
         "attention.head_count": shape.heads,
         "attention.head_count_kv": shape.kv_heads,

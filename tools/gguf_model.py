@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gguf_blocks import FILE_TYPES, possible
 from gguf_cycle import Cycle, half_columns
-from model_shapes import FIRST_ATTENDING, SHAPES, MambaHeads, Shape
+from model_shapes import FIRST_ATTENDING, SHAPES, Latents, MambaHeads, Shape
 from whole_files import at_least_one
 
 GPT_OSS = Shape("GptOssForCausalLM", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, False, 128, 32, 4, 2880)
@@ -18,9 +18,22 @@ GRANITE_TINY = Shape(
 GRANITE_SMALL = Shape(
     *(*_GRANITE, 4096, 40, 32, 8, 128, 768, 100352, True, 0, 72, 10, 768), shared_ffn=1536, mamba=MambaHeads(128)
 )
-GGUF_SHAPES = ChainMap(
-    SHAPES, {"gpt-oss-20b": GPT_OSS, "granite4-h-tiny": GRANITE_TINY, "granite4-h-small": GRANITE_SMALL}
+GLM_FLASH = Shape(
+    *("Glm4MoeLiteForCausalLM", "glm4_moe_lite", 2048, 47, 20, 20, 256, 10240, 154880, False, 0, 64, 4, 1536),
+    shared_ffn=1536,
+    dense_layers=1,
+    latents=Latents(query=768, kept=512, plain=192, rotary=64, value=256),
 )
+GGUF_SHAPES = ChainMap(
+    SHAPES,
+    {
+        "gpt-oss-20b": GPT_OSS,
+        "granite4-h-tiny": GRANITE_TINY,
+        "granite4-h-small": GRANITE_SMALL,
+        "glm-4.7-flash": GLM_FLASH,
+    },
+)
+_WITHOUT_QUERY_LATENTS = (26, 27)  # layers by which llama.cpp knows those of DeepSeek's models that have none
 EMBEDDINGS = dict.fromkeys(("Q4_0", "Q2_K", "Q3_K", "Q4_K", "IQ1_S", "IQ2_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "Q6_K")
 FIRST_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>")
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256  # those, and all bytes
@@ -40,7 +53,8 @@ class RandomModel:
         """Read SHAPE:TYPE or SHAPE:TYPE:LAYERS.
 
         Raises:
-            ValueError: there is no such shape or type, or no layer, or none that attends beside those of Mamba-2.
+            ValueError: there is no such shape or type, or no layer, or none that attends beside those of Mamba-2, or
+                as many as make another model of it.
         """
         name, _, rest = text.partition(":")
         kind, _, layers = rest.partition(":")
@@ -55,6 +69,8 @@ class RandomModel:
         if shape.mamba is not None and shape.layers <= FIRST_ATTENDING:
             least = FIRST_ATTENDING + 1
             raise ValueError(f"{text}: layers: expected {least} or more, of which one attends, got {shape.layers}")
+        if shape.latents is not None and shape.layers in _WITHOUT_QUERY_LATENTS:
+            raise ValueError(f"{text}: layers: llama.cpp takes models of {shape.layers} for ones without query latents")
         return cls(name, shape, kind)
 
     def with_vocabulary(self, size: int) -> RandomModel:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gguf_blocks import BLOCKS, possible
 from gguf_cycle import Fill, leaves
+from gguf_latent import CORRECTIONS, latent_tensors
 from gguf_recurrent import linear_tensors, mamba_tensors, rwkv_tensors, shared_tensors
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _tables(shape: Shape) -> Iterator[Named]:
 
 def _layer(shape: Shape, number: int) -> Iterator[Named]:
     """Yield what a layer has; the one behind the last predicts a token more."""
-    parts = chain(_norms(shape), _mixing(shape, number), _ffn(shape))
+    parts = chain(_norms(shape), _mixing(shape, number), _ffn(shape, number))
     if number == shape.layers:
         parts = chain(_predicting(shape.hidden), parts)
     for name, dims, bounds in parts:
@@ -110,6 +111,9 @@ def _mixing(shape: Shape, number: int) -> Iterator[Named]:
     if number < shape.layers and not shape.attends(number):
         yield from _recurring(shape)
         return
+    if shape.latents is not None:
+        yield from latent_tensors(shape, shape.latents)
+        return
     for name in ("attn_q_norm", "attn_k_norm") if shape.norms_heads else ():
         yield name, (shape.head_dim,), None
     hidden, keys = shape.hidden, shape.kv_heads * shape.head_dim
@@ -126,18 +130,26 @@ def _recurring(shape: Shape) -> list[Named]:
     return [] if shape.mamba is None else mamba_tensors(shape, shape.mamba)
 
 
-def _ffn(shape: Shape) -> Iterator[Named]:
+def _ffn(shape: Shape, number: int) -> Iterator[Named]:
+    if not shape.experts or number < shape.dense_layers:
+        yield from _gated(shape, shape.ffn)
+        return
     hidden = shape.hidden
-    if shape.experts:
-        yield from _biased(shape, _ROUTER, shape.experts, hidden)
+    yield from _biased(shape, _ROUTER, shape.experts, hidden)
+    if shape.latents is not None:
+        yield "exp_probs_b.bias", (shape.experts,), CORRECTIONS
     if shape.shared_ffn and shape.linear is not None:
         yield "ffn_gate_inp_shexp.weight", (hidden,), (-(hidden**-0.5), hidden**-0.5)
     if shape.shared_ffn:
         yield from shared_tensors(shape)
-    experts, ending, ffn = ((shape.experts,), "_exps", shape.expert_ffn) if shape.experts else ((), "", shape.ffn)
-    yield from _biased(shape, f"ffn_gate{ending}", *experts, ffn, hidden)
-    yield from _biased(shape, f"ffn_up{ending}", *experts, ffn, hidden)
-    yield from _biased(shape, f"ffn_down{ending}", *experts, hidden, ffn)
+    yield from _gated(shape, shape.expert_ffn, "_exps", shape.experts)
+
+
+def _gated(shape: Shape, ffn: int, ending: str = "", *experts: int) -> Iterator[Named]:
+    """Yield a gated FFN of a width, or those of all experts."""
+    yield from _biased(shape, f"ffn_gate{ending}", *experts, ffn, shape.hidden)
+    yield from _biased(shape, f"ffn_up{ending}", *experts, ffn, shape.hidden)
+    yield from _biased(shape, f"ffn_down{ending}", *experts, shape.hidden, ffn)
 
 
 def _biased(shape: Shape, name: str, *dims: int) -> Iterator[Named]:

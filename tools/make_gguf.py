@@ -8,13 +8,13 @@ often proposed tokens are right, or of which experts tokens choose. With `--cycl
 one, and is so behind a share of tokens alone in a model that is to draft to another of the same vocabulary, or by
 `--predictor` in a layer of the model's own: gguf_cycle.py says how. What proposals gain can be measured with these.
 
-Shapes are those of tools/make_checkpoint.py, mixtures of experts and RWKV-7 among them, gpt-oss-20b, granite4-h-tiny
-and granite4-h-small; types F16, Q8_0, Q4_0, Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and MXFP4. Of MXFP4
-are experts alone, beside matrices of Q8_0, as in the files of gpt-oss. Embeddings are Q6_K beside the other types of 4
-bits and fewer, as llama.cpp's own files mostly have them; rows that are no multiple of 256 take the type that llama.cpp
-would. Blocks are drawn once for 32 MiB of each type and repeated from there, so that writing runs at the speed of the
-disk. The vocabulary is that of bytes, filled up with words that mean nothing to the size that the model's has, or
-`--vocab`.
+Shapes are those of tools/make_checkpoint.py, mixtures of experts and RWKV-7 among them, gpt-oss-20b, granite4-h-tiny,
+granite4-h-small and glm-4.7-flash; types F16, Q8_0, Q4_0, Q4_K, Q3_K, Q2_K, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_XS, IQ1_S and
+MXFP4. Of MXFP4 are experts alone, beside matrices of Q8_0, as in the files of gpt-oss. Embeddings are Q6_K beside the
+other types of 4 bits and fewer, as llama.cpp's own files mostly have them; rows that are no multiple of 256 take the
+type that llama.cpp would. Blocks are drawn once for 32 MiB of each type and repeated from there, so that writing runs
+at the speed of the disk. The vocabulary is that of bytes, filled up with words that mean nothing to the size that the
+model's has, or `--vocab`.
 """
 
 from __future__ import annotations

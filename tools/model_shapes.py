@@ -47,6 +47,22 @@ class MambaHeads:
 
 
 @dataclass(frozen=True, slots=True)
+class Latents:
+    """Elements of the latents of latent attention, and of its heads."""
+
+    query: int  # of the latent that queries are made of
+    kept: int  # of the latent that is kept of a token, for its keys and values
+    plain: int  # of a head's keys, which have no position
+    rotary: int  # of the keys that all heads share, which have one
+    value: int
+
+    @property
+    def key(self) -> int:
+        """Elements of a head's query and keys."""
+        return self.plain + self.rotary
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """How wide the small networks of RWKV-7 are: of the decay, of the rate, of the blend of values, of the gate."""
 
@@ -75,8 +91,10 @@ class Shape:
     experts_used: int = 0  # by a token
     expert_ffn: int = 0
     shared_ffn: int = 0  # of an expert that all tokens have; 0: there is none
+    dense_layers: int = 0  # the first ones, without experts
     linear: LinearHeads | None = None  # of all layers but each fourth, which attends behind a gate
     mamba: MambaHeads | None = None  # of all layers but each tenth, the sixth being the first of these
+    latents: Latents | None = None  # of attention in all layers
     ranks: Ranks | None = None  # of a model without attention
 
     @property

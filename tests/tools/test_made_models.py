@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gguf import MODEL_ARCH, MODEL_TENSORS, TENSOR_NAMES
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
@@ -194,3 +195,37 @@ def test_a_gguf_file_of_granite_4_is_planned_whole_as_converted_ones_are(
     with pytest.raises(SystemExit):
         write(make_gguf, "small:Q4_K:5", tmp_path / "none.gguf", monkeypatch)
     assert "layers: expected 6 or more, of which one attends, got 5" in capsys.readouterr().err
+
+
+def small_flash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have GLM 4.7 Flash's shape with small sizes as "small"."""
+    sizes: dict[str, Any] = {"hidden": 256, "heads": 2, "head_dim": 96, "ffn": 512, "vocab": 300}
+    sizes |= {"experts": 4, "experts_used": 2, "expert_ffn": 256, "shared_ffn": 256}
+    latents = model_shapes.Latents(query=256, kept=128, plain=64, rotary=32, value=128)
+    monkeypatch.setitem(model_shapes.SHAPES, "small", replace(gguf_model.GLM_FLASH, **sizes, latents=latents))
+
+
+def test_a_gguf_file_of_glm_4_7_flash_has_latents_and_corrections_under_the_converters_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_flash(monkeypatch)
+    path = write(make_gguf, "small:Q4_K:2", tmp_path / "small.gguf", monkeypatch)
+    header = parse_header(io.BytesIO(path.read_bytes()), 1 << 30, source=path.name)
+    known = {TENSOR_NAMES[tensor] for tensor in MODEL_TENSORS[MODEL_ARCH.DEEPSEEK2]}
+    assert {re.sub(r"blk\.\d", "blk.{bid}", name.rpartition(".")[0]) for name in header.tensors} <= known
+    shapes = {name: entry.shape for name, entry in header.tensors.items()}
+    assert shapes["blk.0.attn_kv_a_mqa.weight"] == (128 + 32, 256)
+    assert shapes["blk.0.attn_q_b.weight"] == (2 * (64 + 32), 256)
+    assert shapes["blk.0.attn_k_b.weight"] == (2, 128, 64)
+    assert shapes["blk.0.attn_v_b.weight"] == (2, 128, 128)
+    assert (shapes["blk.0.ffn_up.weight"], shapes["blk.1.ffn_up_exps.weight"]) == ((512, 256), (4, 256, 256))
+    assert ("blk.0.exp_probs_b.bias" in shapes, shapes["blk.1.exp_probs_b.bias"]) == (False, (4,))
+    keys = {name.removeprefix("deepseek2."): value for name, value in header.metadata.items()}
+    assert [keys[f"attention.{kind}_length{own}"] for own in ("", "_mla") for kind in ("key", "value")] == [
+        *(128 + 32, 128),
+        *(64 + 32, 128),
+    ]
+    for layers in (26, 27):
+        with pytest.raises(SystemExit):
+            write(make_gguf, f"small:Q4_K:{layers}", tmp_path / "none.gguf", monkeypatch)
+        assert f"llama.cpp takes models of {layers} for ones without query latents" in capsys.readouterr().err
