@@ -229,3 +229,25 @@ def test_a_gguf_file_of_glm_4_7_flash_has_latents_and_corrections_under_the_conv
         with pytest.raises(SystemExit):
             write(make_gguf, f"small:Q4_K:{layers}", tmp_path / "none.gguf", monkeypatch)
         assert f"llama.cpp takes models of {layers} for ones without query latents" in capsys.readouterr().err
+
+
+def test_a_gguf_file_of_glm_4_7_flash_is_planned_whole_as_converted_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_flash(monkeypatch)
+    path = write(make_gguf, "small:Q4_K:2", tmp_path / "small.gguf", monkeypatch)
+    files = ModelFiles.read(path)
+    assert (files.config.architecture, files.checkpoint.skipped) == ("DeepseekV3ForCausalLM", ())
+    experts = [block for layer in files.config.layers for block in layer.blocks if isinstance(block, Experts)]
+    assert [(block.routing.is_sigmoid, block.routing.scale, block.is_corrected) for block in experts] == [
+        (True, pytest.approx(1.8), True)
+    ]
+    converted = write_family(tmp_path / "converted.gguf", "glm4_moe_lite")
+    made, wanted = (parse_header(io.BytesIO(one.read_bytes()), 1 << 30, source=one.name) for one in (path, converted))
+    kinds = [
+        {(re.sub(r"\d+", "", name), entry.dtype == "F32", len(entry.shape)) for name, entry in one.tensors.items()}
+        for one in (made, wanted)
+    ]
+    assert kinds[0] ^ kinds[1] == {("blk..nextn.eh_proj.weight", False, 2)}  # no layer predicts a token more
+    keys = {key for key in wanted.metadata if key.startswith("deepseek2.")}
+    assert keys - made.metadata.keys() == {"deepseek2.nextn_predict_layers"}
