@@ -47,9 +47,7 @@ ROUTINGS = [
 
 def ids(routing: Routing) -> str:
     scores = "sigmoid" if routing.is_sigmoid else "softmax"
-    return (
-        f"{routing.num_chosen}of{routing.num_experts}-{scores}-{routing.num_groups}groups{'-by-best' * routing.by_best}"
-    )
+    return f"{routing.num_chosen}of{routing.num_experts}-{scores}-{routing.num_groups}groups{routing.by_best * '-best'}"
 
 
 def reference(
@@ -317,9 +315,7 @@ def test_a_router_takes_few_tokens_alone(arrays: Arrays) -> None:
                     weight=Tensor(0, (128, columns), DType.F32),
                     bias=None,
                     logits=Tensor(0, (9, 128), DType.F32),
-                    done=0,
-                    correction=None,
-                    chosen=0,
+                    **{"done": 0, "correction": None, "chosen": 0},
                     weights=Tensor(0, (9, 8), DType.F32),
                     pairs=TiledPairs(72, 1, 0, 0),
                 )
@@ -330,10 +326,9 @@ def test_more_pairs_than_a_workgroup_has_room_for_are_not_sorted_where_they_are_
     routing = Routing(128, 8)
     assert [sorts_where_routed(routing, num_tokens) for num_tokens in (1, 32, 33)] == [True, True, False]
     assert [sorts_where_routed(Routing(128, 32), num_tokens) for num_tokens in (8, 9)] == [True, False]
-    logits = np.zeros((33, 128), np.float32)
     for num_pairs in (33 * 8, 8):
         with pytest.raises(ConfigError, match="33 tokens of Routing"):
-            routed(arrays, routing, logits, pairs=TiledPairs(num_pairs, 1, 0, 0))
+            routed(arrays, routing, np.zeros((33, 128), np.float32), pairs=TiledPairs(num_pairs, 1, 0, 0))
 
 
 @pytest.mark.parametrize("expert", [0, 5, 127])
