@@ -109,14 +109,33 @@ async def margin(engine: Engine, job: Job, alone: list[int], together: list[int]
     """Replay what two answers share; return how far apart their next tokens are, in logits."""
     shared = next(i for i, (one, other) in enumerate(zip(alone, together, strict=True)) if one != other)
     logits = (await engine.logits([*job.prompt, *alone[:shared]]))[-1]
-    scores: NDArray[Any] = reference.penalised(logits, job.sampling, list(job.prompt), alone[:shared])
-    if job.sampling.temperature:
-        position = len(job.prompt) + shared
-        assert job.sampling.seed is not None
-        high, low = reference.philox(np.arange(scores.size, dtype=np.uint64), position, job.sampling.seed)
-        uniform = (high.astype(np.float64) + low.astype(np.float64) / 2**32) / 2**32
-        scores = scores - job.sampling.temperature * np.log(-np.log1p(-uniform))
-    return abs(float(scores[alone[shared]] - scores[together[shared]]))
+    values = reference.penalised(logits, job.sampling, list(job.prompt), alone[:shared])
+    return distance(values, job.sampling, len(job.prompt) + shared, alone[shared], together[shared])
+
+
+def distance(values: NDArray[np.float32], sampling: SamplingParams, position: int, one: int, other: int) -> float:
+    """Return how far logits of two tokens have to move, added up, for the one or the other to be chosen.
+
+    That is their difference, or for tokens that are drawn less where a filter has its limit at one of them. Infinite
+    where no such movement changes the choice.
+    """
+    if not sampling.temperature:
+        return abs(float(values[one] - values[other]))
+    assert sampling.seed is not None
+    for step in np.geomspace(1e-6, 100.0, 400):
+        turns = ((one, other), (other, one))
+        if all(_drawn(values, sampling, position, up=up, down=down, by=step) == up for up, down in turns):
+            return float(2 * step)
+    return float("inf")
+
+
+def _drawn(
+    values: NDArray[np.float32], sampling: SamplingParams, position: int, *, up: int, down: int, by: float
+) -> int:
+    moved = values.copy()
+    moved[up] += np.float32(by)
+    moved[down] -= np.float32(by)
+    return reference.drawn(moved, sampling, seed=sampling.seed or 0, position=position)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from tests.golden.checkpoints import golden, write_checkpoint
+from tests.ops import sampling_reference as reference
 from unicorn_async.config import EngineConfig
+from unicorn_async.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -21,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
 import check_families
 import check_requests
+
+from .invariance import distance
 
 
 def test_a_wrong_logit_of_one_prompt_is_found_in_it_and_where_it_is_among_others(
@@ -70,3 +74,17 @@ def test_requests_of_a_mixture_with_states_get_what_they_get_alone(
     assert found.most_running > 1
     tie = check_requests.TIE * golden("lfm2_moe").deviation
     assert all(margin <= tie for margin in found.different.values())
+
+
+def test_a_token_at_the_limit_of_a_filter_is_near_one_that_is_drawn_in_its_place() -> None:
+    values = np.array([3.0, 2.0, 1.99, -9.0], np.float32)
+    for seed in range(64):
+        far = SamplingParams(temperature=1.0, seed=seed)
+        near = SamplingParams(temperature=1.0, seed=seed, top_k=2)
+        one = reference.drawn(values, near, seed=seed, position=7)
+        if reference.drawn(values, far, seed=seed, position=7) == 2:
+            assert 0.009 < distance(values, near, 7, one, 2) < 0.021  # one of both moves, or both do
+        elif one == 0:
+            assert distance(values, far, 7, 0, 3) > 1.0
+    greedy = SamplingParams(temperature=0.0)
+    assert distance(values, greedy, 7, 0, 1) == 1.0
