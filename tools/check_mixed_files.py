@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.checkpoint.gguf.family_files import FAMILY_FILES
 from tests.checkpoint.gguf.mixed_family import MIXED_FAMILIES, write_mixed
 from tests.golden.checkpoints import golden
 from unicorn_async.config import EngineConfig
@@ -96,6 +97,8 @@ def main() -> None:
     parser.add_argument("--device", help="index or part of the name; a software device is taken only when it is named")
     parser.add_argument("--all-experts", action="store_true", help="each token takes all experts of a layer")
     options = parser.parse_args()
+    if unknown := set(options.names) - set(FAMILY_FILES):
+        parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(FAMILY_FILES)}")
     print("| model | types | median error | largest |", flush=True)
     results = [check(name, options.device, takes_all=options.all_experts) for name in options.names]
     sys.exit(not all(results))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gguf_blocks import FILE_TYPES, possible
 from gguf_cycle import Cycle, half_columns
 from model_shapes import FIRST_ATTENDING, SHAPES, Latents, MambaHeads, Shape
-from whole_files import at_least_one
+from whole_files import MOST_LAYERS, at_least_one
 
 GPT_OSS = Shape("GptOssForCausalLM", "gpt-oss", 2880, 24, 64, 8, 64, 2880, 201088, False, 128, 32, 4, 2880)
 _GRANITE = ("GraniteMoeHybridForCausalLM", "granitemoehybrid")
@@ -65,7 +65,7 @@ class RandomModel:
             )
         shape = GGUF_SHAPES[name]
         if rest != kind:
-            shape = replace(shape, layers=at_least_one(f"{text}: layers", layers))
+            shape = replace(shape, layers=at_least_one(f"{text}: layers", layers, MOST_LAYERS))
         if shape.mamba is not None and shape.layers <= FIRST_ATTENDING:
             least = FIRST_ATTENDING + 1
             raise ValueError(f"{text}: layers: expected {least} or more, of which one attends, got {shape.layers}")
@@ -81,6 +81,7 @@ class RandomModel:
         """
         if size < SMALLEST_VOCABULARY:
             raise ValueError(f"vocabulary: expected {SMALLEST_VOCABULARY} tokens or more, got {size}")
+        at_least_one("vocabulary", str(size))
         return replace(self, shape=replace(self.shape, vocab=size))
 
     def with_cycle(self, share: float, predicted: float | None) -> RandomModel:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from checkpoint_tensors import config, tensors, value_range
 from model_shapes import SHAPES
-from whole_files import at_least_one, whole_file
+from whole_files import MOST_LAYERS, MOST_ROWS, at_least_one, whole_file
 
 if TYPE_CHECKING:
     from checkpoint_tensors import Named
@@ -124,7 +124,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         given = {
-            name: at_least_one(f"--{name}", text)
+            name: at_least_one(f"--{name}", text, MOST_LAYERS if name == "layers" else MOST_ROWS)
             for name in ("layers", "vocab", "adapter")
             if (text := getattr(options, name)) is not None
         }

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+MOST_LAYERS, MOST_ROWS = 1000, 1 << 22  # of random models
+
 
 @contextmanager
 def whole_file(path: Path, nbytes: int) -> Iterator[BinaryIO]:
-    """Open a file to write `nbytes` to; where that fails, it is removed again.
+    """Open a file to write `nbytes` to; where that fails, it is removed again, unless it is a device or a link.
 
     Raises:
         SystemExit: the folder is missing, the disk is too full, or the file can't be written, in a line.
@@ -30,17 +32,21 @@ def whole_file(path: Path, nbytes: int) -> Iterator[BinaryIO]:
     try:
         with file:
             yield file
-    except OSError as exc:
-        path.unlink(missing_ok=True)
-        raise SystemExit(f"{path}: {exc.strerror}; what was written of it is removed") from exc
+    except BaseException as exc:
+        is_own = path.is_file() and not path.is_symlink()
+        if is_own:
+            path.unlink(missing_ok=True)
+        if not isinstance(exc, OSError):
+            raise
+        raise SystemExit(f"{path}: {exc.strerror}{'; what was written of it is removed' * is_own}") from exc
 
 
-def at_least_one(what: str, text: str) -> int:
+def at_least_one(what: str, text: str, most: int = MOST_ROWS) -> int:
     """Return a count that is written as text.
 
     Raises:
-        ValueError: it is none, or less than 1.
+        ValueError: it is none, less than 1, or above `most`.
     """
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{what}: expected a whole number of 1 or more, got {text!r}")
+    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
+        raise ValueError(f"{what}: expected a whole number from 1 to {most}, got {text!r}")
     return int(text)

@@ -109,9 +109,10 @@ async def test_latents_take_a_cache_in_int8_beside_weights_that_become_quantised
 ) -> None:
     reference = golden("glm4_moe_lite")
     async with open_engine("glm4_moe_lite", "bfloat16", kv_dtype=KVDType.INT8, weights=weights) as engine:
-        errors = [reference.error(2, await engine.logits(reference.prompts[2]))]
+        logits = await engine.logits(reference.prompts[2])
         kernels = set(engine.kernels)
-    assert max(errors) < 3.0  # a few tokens take other experts
+    errors = np.abs(logits[:, reference.vocabulary] - reference.logits[2]).max(axis=1) / reference.deviation
+    assert np.median(errors) < (0.1 if weights is WeightScheme.INT8 else 0.6)  # a few tokens take other experts
     assert {"latent_keys_int8", "attention_decode_int8_floats"} <= kernels
     assert {"expert_vec_bf16", "expert_coopmat_bf16"} & kernels
 

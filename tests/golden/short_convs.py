@@ -86,7 +86,7 @@ LFM3 = Case(
         "tie_word_embeddings": True,
     },
     "lfm3",
-    gains={"q_proj": 1.2, "k_proj": 1.2, "g_proj": 2.0, "in_proj": 1.5},
+    gains={"q_proj": 1.2, "k_proj": 1.2, "gate_proj": 2.0, "in_proj": 1.5},
     norm_gains={"post_operator_norm": 0.7, "post_ffn_norm": 0.7, "q_norm": 1.5, "k_norm": 1.5},
 )
 
@@ -126,7 +126,7 @@ def lfm2_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str,
             if config.get("attention_bias"):
                 yield vector(f"{prefix}self_attn.{output}.bias", hidden, 0.5)
             if is_third:
-                yield matrix(f"{prefix}self_attn.g_proj", heads, hidden)
+                yield matrix(f"{prefix}self_attn.gate_proj", heads, hidden)
             for part in (q_norm, k_norm):
                 yield norm(f"{prefix}self_attn.{part}", head_dim)
         else:

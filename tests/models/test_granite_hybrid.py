@@ -97,6 +97,7 @@ def test_what_granite_4_could_be_otherwise_is_refused(keys: dict[str, object], m
         ({"mamba_n_heads": 512, "mamba_d_head": "auto"}, "512 heads of 1 are not"),
         ({"time_step_limit": [0.0, "much"]}, "time_step_limit: expected two numbers"),
         ({"time_step_limit": 3}, "time_step_limit: expected two numbers, got 3"),
+        ({"time_step_limit": [1, 10**400]}, "time_step_limit: expected two numbers, got"),
     ],
 )
 def test_a_wrong_value_of_granite_4_is_named(keys: dict[str, object], message: str) -> None:

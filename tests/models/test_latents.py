@@ -91,6 +91,16 @@ def test_deepseek_v2_multiplies_scores_by_the_square_of_what_yarn_has_for_all_di
     assert experts_of(lite).routing.num_groups == 1
 
 
+@pytest.mark.parametrize("weights", [{}, {"mscale_all_dim": 0.0}, {"mscale": 1.0, "mscale_all_dim": 0}])
+def test_yarn_without_a_weight_for_all_dimensions_multiplies_no_scores(weights: dict[str, object]) -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, **weights}
+    config = {key: value for key, value in CASES["glm4_moe_lite"].config.items() if key != "rope_parameters"}
+    attention = latents_of(model_spec({**config, "rope_scaling": yarn, "max_position_embeddings": 256}))
+    plain = latents_of(model_spec(CASES["glm4_moe_lite"].config))
+    assert attention.softmax_scale == plain.softmax_scale
+    assert attention.rotary.amplitude == pytest.approx(0.1 * 1.3862943611198906 + 1)
+
+
 def test_mistral_small_4_has_softmax_groups_stacked_experts_and_queries_that_grow() -> None:
     model = model_spec(CASES["mistral4"].config)
     attention, experts = latents_of(model), experts_of(model)
@@ -111,6 +121,11 @@ def test_mistral_small_4_has_softmax_groups_stacked_experts_and_queries_that_gro
         ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq 2"),
         ("deepseek_v2", {"attention_bias": True}, "attention_bias"),
         ("deepseek_v2", {"kv_lora_rank": 1024}, r"kv_lora_rank \+ qk_rope_head_dim: expected 32 to 576, got 1088"),
+        (
+            "deepseek_v2",
+            {"num_attention_heads": 1 << 24, "num_key_value_heads": 1 << 24},
+            "at most 1024 beside latents",
+        ),
         ("deepseek_v2", {"qk_nope_head_dim": 36}, "qk_nope_head_dim: expected a multiple of 8, got 36"),
         ("deepseek_v3", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported; known are"),
         ("mistral4", {"partial_rotary_factor": 0.25}, "partial_rotary_factor: 16 elements, not 32"),

@@ -35,7 +35,7 @@ def test_each_second_layer_behind_the_first_attends_with_a_window_and_without_by
     assert (full.rotary, local.rotary) == (RotaryConfig(1e6, num_pairs=32), RotaryConfig(1e4))
     assert (model.head_dim, full.has_head_gates, full.qkv_bias, model.head.is_tied) == (128, True, False, True)
     shapes = {want.name: want.shape for want in model.wanted_tensors()}
-    assert shapes["model.layers.2.self_attn.g_proj.weight"] == (2, 128)
+    assert shapes["model.layers.2.self_attn.gate_proj.weight"] == (2, 128)
     assert shapes["model.layers.0.conv.conv.weight"] == (128, 1, 7)
     assert {f"model.layers.{n}.post_{part}_norm.weight" for n in (0, 2) for part in ("operator", "ffn")} <= set(shapes)
     assert {"model.layers.2.self_attn.o_proj.weight", "model.layers.0.feed_forward.w2.weight"} <= set(shapes)
@@ -43,7 +43,7 @@ def test_each_second_layer_behind_the_first_attends_with_a_window_and_without_by
 
 def test_gates_and_norms_behind_blocks_may_be_missing_and_attention_have_biases() -> None:
     names = {want.name for want in spec(use_attention_gate=False, use_sandwich_norm=False).wanted_tensors()}
-    assert not any("post_" in name or "g_proj" in name for name in names)
+    assert not any("post_" in name or "self_attn.gate_proj" in name for name in names)
     assert {f"model.layers.2.self_attn.{part}_proj.bias" for part in "qkvo"} <= {
         want.name for want in spec(attention_bias=True).wanted_tensors()
     }

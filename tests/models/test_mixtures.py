@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.golden.cases import CASES
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.experts import Experts
@@ -277,3 +278,9 @@ def test_ernie_4_5_has_experts_in_a_span_of_its_layers_and_corrects_a_softmax() 
         spec("Ernie4_5_Moe", **keys, use_bias=True)
     with pytest.raises(UnsupportedModelError, match=r"moe_norm_min: expected at most 1e-06, got 0\.1"):
         spec("Ernie4_5_Moe", **keys, moe_norm_min=0.1)
+
+
+def test_qwen_3_s_experts_are_counted_by_the_key_that_transformers_writes_now_too() -> None:
+    config = dict(CASES["qwen3_moe"].config)
+    renamed = {"num_local_experts" if key == "num_experts" else key: value for key, value in config.items()}
+    assert model_spec(renamed) == model_spec(config)

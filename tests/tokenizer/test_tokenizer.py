@@ -363,6 +363,16 @@ def test_thoughts_may_stand_in_a_channel_whose_marks_are_text_then(tmp_path: Pat
     assert tokenizer.thinks and tokenizer.thinking_marks == ("<|channel>thought", "<channel|>")
 
 
+def test_thoughts_may_stand_between_brackets_as_mistral_s_do(tmp_path: Path) -> None:
+    backend = builders.byte_level()
+    backend.add_special_tokens(["[THINK]", "[/THINK]", "<think>"])
+    template = "{% for m in messages %}[THINK]{{ m.thoughts }}[/THINK]{{ m.content }}{% endfor %}"
+    tokenizer = Tokenizer.load(builders.write(tmp_path, backend, template=template))
+    ids = tokenizer.encode("[THINK]a[/THINK]b<think><eos>", with_control=True, add_bos=False)
+    assert tokenizer.decode(ids) == "[THINK]a[/THINK]b"
+    assert tokenizer.thinks and tokenizer.thinking_marks == ("[THINK]", "[/THINK]")
+
+
 def test_a_model_whose_template_has_no_such_marks_does_not_think(tokenizer: Tokenizer) -> None:
     assert not tokenizer.thinks
 

@@ -44,12 +44,12 @@ def refusal(
     return ended.value.code if isinstance(ended.value.code, str) else capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("layers", ["0", "-1", "two", "1.5", ""])
+@pytest.mark.parametrize("layers", ["0", "-1", "two", "1.5", "", "99999999"])
 def test_no_layers_are_no_model(
     layers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "made"
-    wanted = f"layers: expected a whole number of 1 or more, got {layers!r}"
+    wanted = f"layers: expected a whole number from 1 to 1000, got {layers!r}"
     assert refusal(make_gguf, [f"tiny:F16:{layers}", str(path)], monkeypatch, capsys).endswith(wanted)
     assert refusal(make_checkpoint, ["tiny", str(path), f"--layers={layers}"], monkeypatch, capsys).endswith(wanted)
     assert not path.exists()
@@ -100,3 +100,23 @@ def test_what_was_there_may_be_written_over_and_stays_where_it_may_not(tmp_path:
     with pytest.raises(SystemExit, match="b: Is a directory"), whole_file(tmp_path / "b", 1):
         pass
     assert (tmp_path / "b").is_dir()
+
+
+def test_what_is_no_file_of_its_own_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for name in ("link", "pipe"):
+            with pytest.raises(SystemExit, match=f"{name}: No space left on device$"), whole_file(tmp_path / name, 0):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            assert os.path.lexists(tmp_path / name)
+    finally:
+        os.close(reader)
+
+
+def test_who_interrupts_a_file_leaves_no_part_of_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "part", 4) as file:
+        file.write(b"part")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "part").exists()

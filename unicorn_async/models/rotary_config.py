@@ -144,7 +144,7 @@ def _yarn(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> Rotary
     divided = [min(max((index - low) / span, 0.0), 1.0) for index in range(dim // 2)]
     factors = tuple(1.0 / (share / factor + 1.0 - share) for share in divided)
     amplitude = _yarn_amplitude(factor, 1.0)
-    if section.has("mscale") and section.has("mscale_all_dim"):
+    if _says(section, "mscale") and _says(section, "mscale_all_dim"):
         whole = _yarn_amplitude(factor, section.factor("mscale_all_dim"))
         amplitude = _yarn_amplitude(factor, section.factor("mscale")) / whole
     amplitude = section.factor("attention_factor", amplitude)
@@ -155,14 +155,20 @@ def _yarn_amplitude(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
+def _says(section: JsonConfig, name: str) -> bool:
+    """Whether a key has a value: 0 is as good as none."""
+    return section.has(name) and section.raw[name] != 0
+
+
 def softmax_growth(raw: JsonConfig) -> float:
     """Return what DeepSeek's models multiply their scores by beside YaRN: the square of a second amplitude."""
     name = next((name for name in ("rope_parameters", "rope_scaling") if raw.has(name)), None)
     section = None if name is None else raw.section(name)
     if section is None or section.text("rope_type", section.text("type", "default")) == "default":
         return 1.0
-    weight = section.number("mscale_all_dim", 0.0)
-    return _yarn_amplitude(section.factor("factor"), weight) ** 2 if weight else 1.0
+    if not _says(section, "mscale_all_dim"):
+        return 1.0
+    return _yarn_amplitude(section.factor("factor"), section.number("mscale_all_dim")) ** 2
 
 
 def _longrope(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:

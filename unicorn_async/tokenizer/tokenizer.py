@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.pieces import PieceTable
 
 _THINKING = ("<think>", "</think>")
+_BRACKETS = ("[THINK]", "[/THINK]")  # Mistral's
 _CHANNEL = ("<|channel>", "<channel|>")  # Gemma 4's, whose thoughts are in a channel of that name
 _ANALYSIS = "<|channel|>analysis"  # gpt-oss's channel of thoughts
 _SPACES = (" ", "▁")
@@ -57,7 +58,7 @@ class Tokenizer:
         self.eos_token_ids = facts.eos_token_ids
         self.bos_token_id = facts.bos_token_id
         self.control_ids = frozenset(facts.control)
-        shown = _CHANNEL if self._has_channels else _THINKING
+        shown = self._shown_marks
         self.hidden_ids = frozenset(i for i, token in facts.control.items() if token.content not in shown)
         self.pieces = encoder.pieces
         self._control = ControlTokens(facts.control)
@@ -200,12 +201,15 @@ class Tokenizer:
     @property
     def thinking_marks(self) -> tuple[str, str]:
         """What stands around a model's thoughts, if it has some."""
-        return (f"{_CHANNEL[0]}thought", _CHANNEL[1]) if self._has_channels else _THINKING
+        shown = self._shown_marks
+        return (f"{_CHANNEL[0]}thought", _CHANNEL[1]) if shown is _CHANNEL else shown
 
     @property
-    def _has_channels(self) -> bool:
+    def _shown_marks(self) -> tuple[str, str]:
+        """The control tokens around thoughts, by the chat template."""
         template = self._facts.chat_template or ""
-        return all(mark in template for mark in _CHANNEL)
+        others = (marks for marks in (_CHANNEL, _BRACKETS) if all(mark in template for mark in marks))
+        return next(others, _THINKING)
 
     @property
     def template_names(self) -> frozenset[str]:

@@ -120,7 +120,7 @@ def _source(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
     if want.file_rows and not isinstance(kind, DType):
         raise UnsupportedModelError(
             f"{checkpoint.path}: tensor {source.name!r} is quantised, as {source.dtype}, and would be taken apart, "
-            "which only F32, F16 and BF16 can be; newer GGUF files have its parts, attn_k_b and attn_v_b"
+            "which only F32, F16 and BF16 can be; GGUF files of newer converters have its parts, attn_k_b and attn_v_b"
         )
     shape = want.file_shape
     if _is_turned(want, source) and not want.file_rows:

@@ -155,6 +155,8 @@ NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
         ("granitehybrid", {**MAMBA, "ssm__inner_size": 60}, r"ssm\.inner_size: expected a multiple of 8 heads and of"),
         ("granitehybrid", {**MAMBA, "ssm__inner_size": 40}, "of embedding_length 32, got 40"),
         ("granitehybrid", {**MAMBA, "ssm__state_size": None}, r"granitehybrid\.ssm\.state_size is missing"),
+        ("granitehybrid", {**MAMBA, "expert_used_count": 1.5}, "expert_used_count: expected an integer from 0 on"),
+        ("glm4moe", {"leading_dense_block_count": float("nan")}, "block_count: expected an integer from 0 on, got nan"),
         ("qwen35", {**DELTA_NET}, r"qwen35\.expert_count: 8: experts are not supported"),
         ("qwen2moe", {"attention__sliding_window": 32}, "32 is shorter than the context of 64"),
     ],

@@ -150,8 +150,8 @@ def _granite_hybrid(config: GgufConfig, _: _Factors) -> _Keys:
         "layer_types": ["attention" if count else "mamba" for count in kv_heads],
         "position_embedding_type": "rope" if config.get("rope.scaling.finetuned") else "nope",
         "shared_intermediate_size": config.count("expert_shared_feed_forward_length", config.feed_forward),
-        "num_local_experts": int(config.number("expert_count") or 0),
-        "num_experts_per_tok": int(config.number("expert_used_count") or 0),
+        "num_local_experts": config.index("expert_count"),
+        "num_experts_per_tok": config.index("expert_used_count"),
         "mamba_n_heads": heads,
         "mamba_d_head": inner // heads,
         "mamba_expand": inner // hidden,
@@ -202,14 +202,14 @@ def _glm4moe(config: GgufConfig, _: _Factors) -> _Keys:
     num_experts = config.count("expert_count")
     return {
         "architectures": ["Glm4MoeForCausalLM"],
-        "num_nextn_predict_layers": int(config.number("nextn_predict_layers") or 0),
+        "num_nextn_predict_layers": config.index("nextn_predict_layers"),
         "partial_rotary_factor": config.rotary_part,
         "use_qk_norm": config.has("blk.0.attn_q_norm.weight"),
         "n_routed_experts": num_experts,
         "num_experts_per_tok": config.count("expert_used_count"),
         "moe_intermediate_size": config.count("expert_feed_forward_length"),
-        "n_shared_experts": int(config.number("expert_shared_count") or 0),
-        "first_k_dense_replace": int(config.number("leading_dense_block_count") or 0),
+        "n_shared_experts": config.index("expert_shared_count"),
+        "first_k_dense_replace": config.index("leading_dense_block_count"),
         "norm_topk_prob": config.get("expert_weights_norm") is not False,
         "routed_scaling_factor": config.number("expert_weights_scale") or 1.0,
         "n_group": config.count("expert_group_count", 1),
@@ -274,7 +274,7 @@ def _lfm2moe(config: GgufConfig, _: _Factors) -> _Keys:
     _check_sigmoid(config)
     keys: _Keys = {
         "architectures": ["Lfm2MoeForCausalLM"],
-        "num_dense_layers": int(config.number("leading_dense_block_count") or 0),
+        "num_dense_layers": config.index("leading_dense_block_count"),
         "num_experts": config.count("expert_count"),
         "num_experts_per_tok": config.count("expert_used_count"),
         "moe_intermediate_size": config.count("expert_feed_forward_length"),

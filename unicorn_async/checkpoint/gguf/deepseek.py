@@ -21,7 +21,7 @@ def deepseek2_keys(config: GgufConfig, _: Mapping[str, Sequence[float]]) -> dict
         raise config.unsupported("attention.temperature_scale", f"{growth}: queries that grow are not supported here")
     keys = {**_attention_keys(config), **_expert_keys(config)}
     if _has_sigmoids(config):
-        num_predictors = int(config.number("nextn_predict_layers") or 0)
+        num_predictors = config.index("nextn_predict_layers")
         name = "DeepseekV3" if config.number("expert_gating_func") else "Glm4MoeLite"
         return {"architectures": [f"{name}ForCausalLM"], "num_nextn_predict_layers": num_predictors, **keys}
     method = "greedy" if keys["n_group"] == 1 else "group_limited_greedy"
@@ -61,8 +61,8 @@ def _expert_keys(config: GgufConfig) -> dict[str, object]:
         "n_routed_experts": config.count("expert_count"),
         "num_experts_per_tok": config.count("expert_used_count"),
         "moe_intermediate_size": config.count("expert_feed_forward_length"),
-        "n_shared_experts": int(config.number("expert_shared_count") or 0),
-        "first_k_dense_replace": int(config.number("leading_dense_block_count") or 0),
+        "n_shared_experts": config.index("expert_shared_count"),
+        "first_k_dense_replace": config.index("leading_dense_block_count"),
         "norm_topk_prob": config.get("expert_weights_norm") is True,
         "routed_scaling_factor": config.number("expert_weights_scale") or 1.0,
     }

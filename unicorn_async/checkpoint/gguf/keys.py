@@ -46,6 +46,13 @@ class GgufConfig:
             raise self.error(key, "a positive integer", value)
         return value
 
+    def index(self, key: str) -> int:
+        """Return an integer that is not negative, 0 where the key is absent."""
+        value = self.get(key)
+        if value is not None and (type(value) is not int or value < 0):
+            raise self.error(key, "an integer from 0 on", value)
+        return 0 if value is None else value
+
     def counts(self, key: str) -> tuple[int, ...]:
         """Return integers of which none is negative, one a layer; one integer stands for all."""
         value, num_layers = self.get(key), self.count("block_count")

@@ -44,6 +44,7 @@ class MixtureSizes(NamedTuple):
 
 
 _V2_MIXTURE = MixtureSizes(experts=64, chosen=6, width=1408, scale=1.0)
+_MOST_HEADS = 1024
 _LATENT_EPS = 1e-6  # of norms of latents, whatever that of the others is
 _PREDICTOR = {
     "embedding_norm": "enorm",
@@ -127,6 +128,10 @@ def latent_attention(
     is_direct = "q_lora_rank" in raw.raw and not raw.has("q_lora_rank")  # null: queries have no latent
     rank = 0 if is_direct else raw.count("q_lora_rank", defaults.query_latent)
     latent = raw.count("kv_lora_rank", defaults.latent)
+    if sizes.num_heads > _MOST_HEADS:  # for each of which there is something to be made
+        raise UnsupportedModelError(
+            f"{raw.where}: num_attention_heads: expected at most {_MOST_HEADS} beside latents, got {sizes.num_heads}"
+        )
     return LatentAttention(
         hidden_size=sizes.hidden_size,
         num_heads=sizes.num_heads,

@@ -135,7 +135,12 @@ def _step_bounds(raw: JsonConfig) -> tuple[float, float]:
     bounds = [0.0, math.inf] if given is None else given
     if isinstance(bounds, list):
         bounds = [math.inf if bound == _INFINITY else bound for bound in bounds]
-    if not isinstance(bounds, list) or len(bounds) != 2 or any(type(bound) not in (int, float) for bound in bounds):
+    if not isinstance(bounds, list) or len(bounds) != 2 or not all(_is_bound(bound) for bound in bounds):
         raise CheckpointError(f"{raw.where}: time_step_limit: expected two numbers, got {str(given)[:100]}")
     least, most = bounds
     return float(least), MOST_STEP if most == math.inf else float(most)
+
+
+def _is_bound(value: object) -> bool:
+    """Whether a value is a number that is infinite or fits into a float."""
+    return type(value) is float or (type(value) is int and abs(value) <= MOST_STEP)

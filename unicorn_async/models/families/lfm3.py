@@ -56,7 +56,7 @@ def lfm3(raw: JsonConfig) -> ModelSpec:
         max_position=128_000,
         tied=True,
         norm="model.embedding_norm",
-        names=FFN_NAMES,
+        names=(("self_attn.g_proj", "self_attn.gate_proj"), *FFN_NAMES),
     )
 
 

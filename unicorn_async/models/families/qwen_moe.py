@@ -50,7 +50,7 @@ def qwen3_moe(raw: JsonConfig) -> ModelSpec:
     rotary = read_rotary(raw, sizes.head_dim)
     attention = sizes.attention(rotary, qk_norm=True, qkv_bias=bias, output_bias=bias)
     routing = Routing(
-        raw.count("num_experts", 128),
+        raw.count(_num_experts(raw), 128),
         raw.count("num_experts_per_tok", 8),
         normalises=raw.flag("norm_topk_prob", False),
     )
@@ -83,3 +83,8 @@ def _refuse_windows(raw: JsonConfig, name: str) -> None:
     if is_local or (raw.flag("use_sliding_window", False) and window_of(raw)):
         key = "layer_types" if is_local else "use_sliding_window"
         raise UnsupportedModelError(f"{raw.where}: {key}: windows of {name} are not supported")
+
+
+def _num_experts(raw: JsonConfig) -> str:
+    """The key that says how many experts there are: transformers has written another one since its version 5."""
+    return "num_local_experts" if raw.has("num_local_experts") and not raw.has("num_experts") else "num_experts"
