@@ -32,7 +32,10 @@ from tests.golden.checkpoints import golden, write_checkpoint
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
 
-DEFAULT = ("qwen3_moe", "qwen3_5", "qwen3_next", "lfm2", "lfm2_moe", "rwkv7", "gpt_oss", "gemma4_small", "gemma4_moe")
+DEFAULT = (
+    *("qwen3_moe", "qwen3_5", "qwen3_next", "lfm2", "lfm2_moe", "lfm3", "rwkv7", "gpt_oss", "gemma4_small"),
+    *("gemma4_moe", "granite_hybrid_moe", "glm4_moe_lite"),
+)
 BLOCKS = 32  # of the small cache; a sequence has up to 16
 LENGTHS = (1, 2, 5, 17, 33, 60, 150)  # of prompts
 MOST_TOKENS = 64  # of an answer

@@ -63,6 +63,17 @@ def test_what_is_named_is_run_as_it_is(tmp_path: Path, named: str) -> None:
     assert run(tmp_path, named, "-q") == (0, [f"- {named} -q"])
 
 
+@pytest.mark.parametrize("option", ["-k", "-m", "--deselect"])
+def test_what_follows_an_option_is_no_path(tmp_path: Path, option: str) -> None:
+    found = [line.removesuffix(f" {option} tests") for line in run(tmp_path, option, "tests")[1]]
+    assert found == ["nopt tests/ops", "- --ignore=tests/ops"]
+
+
+@pytest.mark.parametrize("argument", ["-x", "--maxfail=2", "--junitxml=r.xml"])
+def test_what_ends_at_a_failure_or_reports_is_one_run(tmp_path: Path, argument: str) -> None:
+    assert run(tmp_path, argument) == (0, [f"- {argument}"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "folder", "collects"),
     [(["--whole"], "other", True), (["--whole"], ".hypothesis/constants", False), (["tests/ops"], "other", False)],

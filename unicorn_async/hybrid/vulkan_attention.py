@@ -131,7 +131,7 @@ class VulkanFarAttention:
     def _kernel_requests(self) -> tuple[KernelRequest, ...]:
         attention = self._attention
         cuts = [attention.kernels_for(num_tokens=most) for most, _ in attention.plan.cuts]
-        return kv_append_kernel(attention.plan.shape), *dict.fromkeys(request for cut in cuts for request in cut)
+        return kv_append_kernel(attention.plan.shape), *(request for cut in cuts for request in cut)
 
     async def begin(self, turn: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:
         """See `FarAttention`; records commands for a batch of a new kind."""

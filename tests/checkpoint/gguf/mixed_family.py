@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MIXED_FAMILIES = (
     *("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "ernie4_5_moe", "glm4_moe", "gpt_oss", "gemma4", "gemma4_moe"),
     *("gemma4_small", "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "rwkv7"),
+    *("granite_hybrid_moe", "glm4_moe_lite", "mistral4"),
 )
 NUM_PARTS = 3
 RANDOM_KINDS = ("Q2_K", "Q3_K", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # which nothing here encodes
