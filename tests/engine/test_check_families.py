@@ -78,13 +78,12 @@ def test_requests_of_a_mixture_with_states_get_what_they_get_alone(
 
 def test_a_token_at_the_limit_of_a_filter_is_near_one_that_is_drawn_in_its_place() -> None:
     values = np.array([3.0, 2.0, 1.99, -9.0], np.float32)
-    for seed in range(64):
+    for seed in (8, 11, 20, 26):  # that draw the third token, unless there are two
         far = SamplingParams(temperature=1.0, seed=seed)
         near = SamplingParams(temperature=1.0, seed=seed, top_k=2)
         one = reference.drawn(values, near, seed=seed, position=7)
-        if reference.drawn(values, far, seed=seed, position=7) == 2:
-            assert 0.009 < distance(values, near, 7, one, 2) < 0.021  # one of both moves, or both do
-        elif one == 0:
-            assert distance(values, far, 7, 0, 3) > 1.0
+        assert reference.drawn(values, far, seed=seed, position=7) == 2
+        assert 0.009 < distance(values, near, 7, one, 2) < 0.021  # one of both moves, or both do
+        assert distance(values, far, 7, 2, 3) > 1.0
     greedy = SamplingParams(temperature=0.0)
     assert distance(values, greedy, 7, 0, 1) == 1.0
