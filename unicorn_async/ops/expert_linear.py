@@ -68,8 +68,6 @@ def expert_linear(
 ) -> None:
     """Record out (pairs, n) f32 = x · weight^T, each pair with the weights of its expert; no barrier.
 
-    `out` may have more columns, of which the first n are written.
-
     `x` has a row for each `shared_by` pairs that follow each other, (pairs / shared_by, k), in the form that
     `expert_form` says. A `bias` has an element for each row of the weights, (rows) f32, which is added to what that
     makes. With a `gate` it is act(gate) * up. Of an output with more columns the first n are written. It is left in
