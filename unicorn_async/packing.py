@@ -46,6 +46,7 @@ class PlaneUse(Enum):
     """What a tensor beside the codes is for."""
 
     CODES = "codes"  # that lie by columns
+    VALUES = "codes of which dense values are made"
     SCALES = "scales"
     ZEROS = "zero points"
     CHECKED_ZEROS = "zero points that the format has of itself"
@@ -88,7 +89,7 @@ class Plane:
     `width` of them: those of the same rows, or where `is_turned` those of the same columns. Zero points have `bits`
     each, `added` is to be added to them, and those that are checked have to be `expected`; `even_first` is AWQ's order.
     Of groups `expected` is how many columns each has. Scales of U8 are `nested`. Codes whose columns the device sorts
-    have the `groups` of these.
+    have the `groups` of these, those of which values are made the planes that they are made with as `others`.
     """
 
     use: PlaneUse
@@ -107,6 +108,7 @@ class Plane:
     even_first: bool = False
     nested: Nested | None = None
     groups: Piece | None = None
+    others: tuple[Plane, ...] = ()
 
     @property
     def line_bytes(self) -> int:
@@ -118,7 +120,13 @@ class Plane:
         """What is needed wherever lines of it are."""
         if self.groups is not None:
             return (self.groups,)
-        return () if self.nested is None else (self.nested.levels, self.nested.scales)
+        own = () if self.nested is None else (self.nested.levels, self.nested.scales)
+        return (*own, *(piece for other in self.others for piece in (other.piece, *other.beside)))
+
+    @property
+    def piece(self) -> Piece:
+        """All of its bytes."""
+        return Piece(self.file, self.offset, self.nbytes)
 
     @property
     def least_lines(self) -> int:

@@ -87,6 +87,46 @@ async def test_logits_are_those_of_the_weights_that_are_meant(
     assert np.quantile(errors, 0.95) <= ACTIVATIONS  # others may take other experts where two weigh alike
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "pack", "kernels", "most"),
+    [
+        ("glm4_moe_lite", SMALL, fp8(32, 64), {"expert_vec_f16", "expert_quant_vec_f8"}, 0.01),
+        pytest.param(
+            "deepseek_v2_lite",
+            COMPRESSED,
+            compressed(4, 32, symmetric=False),
+            {"expert_vec_f16", "expert_quant_vec_uint4"},
+            ACTIVATIONS,
+            marks=pytest.mark.whole("blocks of int8 beside latents"),
+        ),
+    ],
+    ids=["fp8", "int4"],
+)
+async def test_matrices_of_latents_are_taken_apart(
+    tmp_path: Path,
+    open_engine: OpenEngine,
+    name: str,
+    settings: dict[str, object],
+    pack: Pack,
+    kernels: set[str],
+    most: float,
+) -> None:
+    reference = golden(name)
+    packed, dense = write_packed(name, tmp_path, settings, pack, kept=("q_", "kv_a_", "o_proj", "mlp"))
+    async with open_engine(dense) as engine:
+        right = await engine.logits(reference.prompts[1])
+    async with open_engine(packed) as engine:
+        found = await engine.logits(reference.prompts[1])
+        await engine.loaded()
+        assert kernels <= {name.split("[")[0] for name in engine.kernels}
+    errors = np.sqrt(np.mean((found - right) ** 2, axis=1)) / reference.deviation
+    assert np.quantile(errors, 0.95) <= most
+    rows = {row.destination.removeprefix("layers.0."): row for row in tensor_rows(ModelFiles.read(packed))}
+    keys, values = rows["k_b"], rows["v_b"]
+    assert keys.transform == f"{keys.dtype} to F16, rows reordered" and keys.device_dtype == "F16"
+    assert values.device_dtype == values.dtype and values.transform.startswith("re-layout of ")
+
+
 def test_only_what_reads_columns_in_an_order_has_them_gathered(tmp_path: Path) -> None:
     packed, _ = write_packed("llama", tmp_path, ACT_ORDER, gptq(4, 32, act_order=True), kept=KEPT)
     files = ModelFiles.read(packed)

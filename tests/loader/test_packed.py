@@ -29,8 +29,10 @@ from unicorn_async.weights.plan import make_plan
 from unicorn_async.weights.row_order import HeadOrder, RowRun
 from unicorn_async.weights.wanted import WantedTensor
 
+from .loading import download
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from tests.engine.packed_files import File, Pack
     from unicorn_async.gpu.device import Device
 
-    Floats = NDArray[np.float32]
+    Floats = NDArray[np.float16] | NDArray[np.float32]
 
 COLUMNS = 192
 CHUNK_BYTES = 128  # ends among the lines of most tensors
@@ -137,17 +139,19 @@ async def load(
     quantization: Mapping[str, object],
     tensors: list[File],
     *,
+    wanted: Sequence[WantedTensor] = WANTED,
+    chunk_bytes: int = CHUNK_BYTES,
     trace: LoadTrace | None = None,
     progress: list[tuple[int, int]] | None = None,
 ) -> dict[str, Floats]:
-    """Load a directory in small chunks; returns what the destinations stand for.
+    """Load a directory in small chunks; returns what the destinations stand for, and those in F16 as they are.
 
     `progress` gets the bytes that were loaded in the end, and those that were to be.
     """
     own = {name: (dtype, shape, data) for name, dtype, shape, data in tensors}
     config = {"architectures": ["Test"], "quantization_config": quantization}
     checkpoint = Checkpoint.read(builders.write(directory, own, config=config))
-    plan, lora = make_plan(checkpoint, WANTED, chunk_bytes=CHUNK_BYTES), make_lora_plan((), WANTED)
+    plan, lora = make_plan(checkpoint, wanted, chunk_bytes=chunk_bytes), make_lora_plan((), wanted)
     device.kernels.prepare(conversion_kernels(plan, lora))
     arena, counters, arrays = Arena(device.memory, MemoryKind.DEVICE, 1 << 18), None, Arrays(device)
     try:
@@ -180,6 +184,9 @@ async def load(
             if dest.is_order:
                 assert isinstance(dest.dtype, DType)
                 found[dest.name] = gathered(arrays, Tensor(place.address, dest.shape, dest.dtype))
+                continue
+            if dest.dtype is DType.F16:
+                found[dest.name] = np.frombuffer(download(device, place)[: dest.nbytes], np.float16).reshape(dest.shape)
                 continue
             assert isinstance(dest.dtype, QuantFormat) and len(dest.shape) == 2
             shape = dest.shape[0], dest.shape[1]

@@ -84,14 +84,14 @@ def tensor_rows(model: ModelFiles) -> list[TensorRow]:
     types = model.plan.device_types
     changes = model.lora.changes
     return [
-        _row(model.checkpoint, want, types[want.name], len(changes.get(want.name, ())))
+        _row(model.checkpoint, want, types[want.dest, want.name], len(changes.get(want.name, ())))
         for want in model.config.wanted_tensors()
     ]
 
 
 def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, num_adapters: int) -> TensorRow:
     source = checkpoint.tensors[want.name]
-    is_turned = want.is_transposed and source.dtype not in _BLOCKS
+    is_turned = want.is_transposed and not isinstance(device_type, QuantFormat)
     packing, shape = source.packing, want.shape if want.file_rows else source.shape
     return TensorRow(
         name=source.name,
@@ -107,7 +107,7 @@ def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, n
         reordered=source.interleaved_head_rows > 0 or want.head_order is not None or is_turned,
         num_adapters=num_adapters,
         rounding=packing.rounding(device_type) if packing and isinstance(device_type, QuantFormat) else "",
-        sorted_columns=packing is not None and packing.order is not None,
+        sorted_columns=packing is not None and packing.order is not None and isinstance(device_type, QuantFormat),
     )
 
 

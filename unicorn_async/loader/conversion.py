@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.ops.columns import column_order, order_kernel
 from unicorn_async.ops.convert import convert, convert_kernel
+from unicorn_async.ops.dequantize import dequantize, dequantize_kernel
 from unicorn_async.ops.lora import LowRankChange, add_change, change_kernel
 from unicorn_async.ops.packed import PlanePart, codes_kernel, plane_kernel, relayout_codes, relayout_plane
 from unicorn_async.ops.quantize import quantize, quantize_kernel, relayout, relayout_kernel
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import ElementType
     from unicorn_async.weights.chunk import PlannedChunk
     from unicorn_async.weights.plan import LoadPlan, TensorPart
+    from unicorn_async.weights.row_order import RowRun
 
 
 class WeightConverter:
@@ -102,7 +104,7 @@ class WeightConverter:
                 dst=QuantTensor(place, self._shapes[chunk.dest], chunk.dest_dtype),
                 first_element=part.first_element,
                 num_elements=part.num_elements,
-                out_of_range=self._out_of_range.address(part.name),
+                out_of_range=self._out_of_range.address(chunk.dest, part.name),
             )
         recorder.host_barrier()  # the CPU reads the counters
 
@@ -111,6 +113,10 @@ class WeightConverter:
         if plane.use is PlaneUse.ORDER:
             self._order_columns(recorder, source, place, chunk.columns, plane.expected)
             return
+        if plane.use is PlaneUse.VALUES:
+            self._dequantize(recorder, source, place, chunk)
+            return
+        assert isinstance(chunk.dest_dtype, QuantFormat), "codes stay codes"
         beside = source + chunk.pieces[1][0] if plane.beside else 0
         if plane.groups is not None:
             order = source + chunk.order_offset
@@ -122,21 +128,28 @@ class WeightConverter:
                 self._kernels,
                 plane=chunk.plane,
                 codes=chunk.codes,
-                part=PlanePart(
-                    source,
-                    chunk.first_line,
-                    chunk.num_lines,
-                    run.file_row,
-                    run.row,
-                    run.count,
-                    chunk.columns,
-                    beside,
-                    order,
-                ),
+                part=replace(_plane_part(chunk, source, run), levels=beside, order=order),
                 dst=QuantTensor(place, self._shapes[chunk.dest], chunk.dest_dtype),
                 unexpected=self._out_of_range.plane_address(chunk.plane.name),
             )
         recorder.host_barrier()
+
+    def _dequantize(self, recorder: CommandRecorder, source: int, place: int, chunk: PlaneChunk) -> None:
+        (part,) = self._plan.parts[chunk.dest]
+        beside = [source + start for start, _ in chunk.pieces[1:]]
+        for run in chunk.runs:
+            dequantize(
+                recorder,
+                self._kernels,
+                plane=chunk.plane,
+                codes=chunk.codes,
+                part=_plane_part(chunk, source, run),
+                beside=beside,
+                dst=place,
+                turned_rows=chunk.turned_rows,
+                out_of_range=self._out_of_range.address(chunk.dest, part.name),
+            )
+        recorder.host_barrier()  # the CPU reads the counters
 
     def _order_columns(self, recorder: CommandRecorder, groups: int, out: int, columns: int, group: int) -> None:
         column_order(recorder, self._kernels, groups=groups, out=out, columns=columns, group=group)
@@ -158,7 +171,7 @@ class WeightConverter:
     def _narrow(
         self, recorder: CommandRecorder, source: int, source_kind: DType, place: int, chunk: Chunk, part: TensorPart
     ) -> None:
-        kind, out_of_range = chunk.dest_dtype, self._out_of_range.address(part.name)
+        kind, out_of_range = chunk.dest_dtype, self._out_of_range.address(chunk.dest, part.name)
         if isinstance(kind, DType):
             self._convert(
                 recorder, source, source_kind, place, kind, part.first_element, part.num_elements, out_of_range
@@ -277,12 +290,19 @@ def _kernels_of(chunk: PlaneChunk) -> Iterator[KernelRequest]:
     plane = chunk.plane
     if plane.use is PlaneUse.ORDER or plane.groups is not None:
         yield order_kernel()
-    if plane.use is not PlaneUse.ORDER:
+    if plane.use is PlaneUse.VALUES:
+        yield dequantize_kernel(plane, chunk.codes, chunk.columns)
+    elif plane.use is not PlaneUse.ORDER:
+        assert isinstance(chunk.dest_dtype, QuantFormat), "codes stay codes"
         yield plane_kernel(plane, chunk.codes, chunk.dest_dtype)
 
 
 def _narrowing_kernel(source: DType, dest: ElementType) -> KernelRequest:
     return convert_kernel(source, dest) if isinstance(dest, DType) else quantize_kernel(source, dest)
+
+
+def _plane_part(chunk: PlaneChunk, source: int, run: RowRun) -> PlanePart:
+    return PlanePart(source, chunk.first_line, chunk.num_lines, run.file_row, run.row, run.count, chunk.columns)
 
 
 def _on_device(change: PlannedChange, factors: LoraFactors) -> LowRankChange:

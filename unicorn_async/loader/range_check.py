@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unicorn_async.lora.plan import LoraPlan
     from unicorn_async.weights.plan import LoadPlan, TensorPart
 
-_UNCHECKED = (PlaneUse.CODES, PlaneUse.ORDER)
+_UNCHECKED = (PlaneUse.CODES, PlaneUse.VALUES, PlaneUse.ORDER)
 _SUM_HINT = "; the sum is checked alone, so an adapter may be the cause, or the checkpoint's own values"
 
 
@@ -30,12 +30,12 @@ class RangeCounters:
     """
 
     def __init__(self, memory: Memory, plan: LoadPlan, lora: LoraPlan) -> None:
-        parts = [(dest.layer, part) for dest in plan.destinations for part in plan.parts.get(dest.name, ())]
-        self._index = {part.name: index for index, (_, part) in enumerate(parts)}
-        self._layers = [layer for layer, _ in parts]
+        parts = [(dest, part) for dest in plan.destinations for part in plan.parts.get(dest.name, ())]
+        self._index = {(dest.name, part.name): index for index, (dest, part) in enumerate(parts)}
+        self._layers = [dest.layer for dest, _ in parts]
         self._texts = [_text(part, lora) for _, part in parts]
         self._hints = [_SUM_HINT if part.name in lora.changes else "" for _, part in parts]
-        self._kinds = [plan.device_types[part.name] for _, part in parts]
+        self._kinds = [dest.dtype for dest, _ in parts]
         checked = (chunk for chunk in plan.chunks if isinstance(chunk, PlaneChunk))
         planes = {chunk.plane.name: chunk for chunk in checked if chunk.plane.use not in _UNCHECKED}
         self._planes = {name: len(parts) + index for index, name in enumerate(planes)}
@@ -45,9 +45,9 @@ class RangeCounters:
         assert self._buffer.mapped is not None, "staging memory is mapped"
         self._buffer.mapped[:] = bytes(self._buffer.nbytes)
 
-    def address(self, name: str) -> int:
-        """Return the address of a tensor's counter, by its canonical name."""
-        return self._buffer.address + 4 * self._index[name]
+    def address(self, dest: str, name: str) -> int:
+        """Return the address of the counter of what a destination has of a tensor, by its canonical name."""
+        return self._buffer.address + 4 * self._index[dest, name]
 
     def plane_address(self, name: str) -> int:
         """Return the address of the counter of a packed matrix's plane, by the file's name; 0 of one without."""
@@ -94,6 +94,7 @@ def _plane_problem(chunk: PlaneChunk, count: int) -> str:
     elif plane.use is PlaneUse.CHECKED_ZEROS:
         problem = f"zero points for {count} blocks are not {plane.expected}, which those of symmetric weights are"
     else:
+        assert isinstance(chunk.dest_dtype, QuantFormat), "scales that are checked stay scales"
         most = largest_value(chunk.dest_dtype) / LARGEST_CODES[chunk.dest_dtype]
         problem = f"scales for {count} blocks of weights are beyond {most:.6g} in magnitude, or not finite"
     return f"tensor {plane.name!r}: {problem}"

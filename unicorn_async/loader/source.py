@@ -9,7 +9,7 @@ from unicorn_async.errors import CheckpointError
 from unicorn_async.weights.chunk import PlaneChunk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from unicorn_async.checkpoint.file_stamp import FileStamp
@@ -42,14 +42,12 @@ class LoadSource:
         return sum(chunk.read_bytes for chunk in self.chunks)
 
     def arrival(self, chunk: AnyChunk) -> tuple[int, int]:
-        """Return what orders chunks as they come: the turn of their file, and where in it they end."""
-        found = self.partial.get(self.files[chunk.file])
-        if found is None:
-            return -1, 0
-        pieces: list[AnyChunk | Piece] = [chunk]
-        if isinstance(chunk, PlaneChunk):  # groups were read with the headers, and may lie in another file
-            pieces = [piece for _, piece in chunk.pieces if piece is not chunk.plane.groups]
-        return found.turn, max(piece.offset + piece.nbytes for piece in pieces)
+        """Return what orders chunks as they come: the turn of their last file, and where in it they end."""
+        ends = (
+            (-1, 0) if (found := self.partial.get(self.files[piece.file])) is None else (found.turn, _end(piece))
+            for piece in _pieces(chunk)
+        )
+        return max(ends)
 
     async def arrived(self, chunks: Iterable[AnyChunk]) -> None:
         """Return when the bytes of chunks can be read.
@@ -57,10 +55,10 @@ class LoadSource:
         Raises:
             DownloadError: they don't come any more.
         """
-        for chunk in chunks:
-            found = self.partial.get(self.files[chunk.file])
+        for piece in (piece for chunk in chunks for piece in _pieces(chunk)):
+            found = self.partial.get(self.files[piece.file])
             if found is not None:
-                await found.reached(self.arrival(chunk)[1])
+                await found.reached(_end(piece))
 
     async def settled(self) -> None:
         """Return when all files are there, and are what they should be; raises as `arrived`."""
@@ -104,3 +102,14 @@ def only_checkpoint_error(error: BaseException) -> CheckpointError | None:
         found = [only_checkpoint_error(inner) for inner in error.exceptions]
         return found[0] if all(found) else None
     return error if isinstance(error, CheckpointError) else None
+
+
+def _pieces(chunk: AnyChunk) -> Sequence[AnyChunk | Piece]:
+    """What is read of files; groups of codes were read with the headers."""
+    if not isinstance(chunk, PlaneChunk):
+        return [chunk]
+    return [piece for _, piece in chunk.pieces if piece is not chunk.plane.groups]
+
+
+def _end(piece: AnyChunk | Piece) -> int:
+    return piece.offset + piece.nbytes

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import QuantTensor
 
 _WORKGROUP = 64
-_SOURCES = {"F32": 0, "F16": 1, "BF16": 2, "U8": 3}  # of relayout_scales
+SCALE_SOURCES = {"F32": 0, "F16": 1, "BF16": 2, "U8": 3}  # of kernels that read scales
 # What a scale is multiplied by: of codes in E4M3 a half has the 256th part, and levels of NormalFloat4 are 127ths.
 _FACTORS = {QuantFormat.F8_E4M3: 256.0, QuantFormat.NF4: 1 / 127}
 
@@ -94,7 +94,7 @@ def relayout_plane(
         recorder.dispatch(kernel, push, *_grid(part.num_lines))
         return
     unit = QUANT_BLOCK if plane.use is PlaneUse.CODES else dst.format.layout.unit
-    first_row, rows, first_column, columns = _covered(plane, part)
+    first_row, rows, first_column, columns = covered(plane, part)
     if rows == 0:
         return
     element = (part.row + first_row - part.file_row) * part.columns
@@ -175,7 +175,7 @@ def plane_kernel(plane: Plane, codes: Codes, quant_format: QuantFormat) -> Kerne
     if plane.use is PlaneUse.SCALES:
         constants: dict[str, int | float | bool] = {
             "WORKGROUP": _WORKGROUP,
-            "SOURCE": _SOURCES[plane.dtype],
+            "SOURCE": SCALE_SOURCES[plane.dtype],
             "UNIT_BYTES": quant_format.layout.scale_bytes,
             "IS_HALF": quant_format is not QuantFormat.F8_E4M3,
         }
@@ -189,8 +189,8 @@ def plane_kernel(plane: Plane, codes: Codes, quant_format: QuantFormat) -> Kerne
     return KernelRequest("relayout_zeros", constants)
 
 
-def _covered(plane: Plane, part: PlanePart) -> tuple[int, int, int, int]:
-    """The file's first row and how many, and the first column and how many, that a part's lines are for."""
+def covered(plane: Plane, part: PlanePart) -> tuple[int, int, int, int]:
+    """Return the file's first row and how many, and the first column and how many, that a part's lines are for."""
     first, end = part.first_line, part.first_line + part.num_lines
     if plane.is_turned:
         first_column = min(first * plane.column_block, part.columns)

@@ -30,6 +30,7 @@ class Transform(Enum):
     QUANTIZE = "quantize"
     RELAYOUT = "relayout"  # of blocks that are quantised in the file
     TRANSPOSE = "transpose"  # rows for columns
+    DEQUANTIZE = "dequantize"  # of blocks that are quantised in the file
     BLEND = "blend"  # adapters' changes added, then converted or quantised
 
 
@@ -101,20 +102,23 @@ class PlaneChunk:
     """One read of lines of a packed matrix's plane: `lines_bytes` at `offset` of the file, and what is beside them.
 
     `first_line` is the first of them. Rows of the matrix are rows of the destination as `runs` say; it has so many
-    `columns`, and its codes lie as `codes` says.
+    `columns`, and its codes lie as `codes` says. Where dense values are made, it is for these what `made_of` says, and
+    with `turned_rows` each so many rows become a matrix that has them for columns.
     """
 
     file: int
     offset: int
     lines_bytes: int
     dest: str
-    dest_dtype: QuantFormat
+    dest_dtype: ElementType
     layer: int
     plane: Plane
     first_line: int
     runs: tuple[RowRun, ...]
     columns: int
     codes: Codes
+    made_of: QuantFormat | None = None
+    turned_rows: int = 0
 
     @property
     def dest_offset(self) -> int:
@@ -142,8 +146,8 @@ class PlaneChunk:
     def pieces(self) -> tuple[tuple[int, Piece], ...]:
         """The bytes to read, each with where it begins in staging memory: lines first, then what is beside them."""
         found, end = [(0, Piece(self.file, self.offset, self.lines_bytes))], self.lines_bytes
-        for number, piece in enumerate(self.plane.beside):
-            start = aligned(end, CONVERT_ALIGNMENT) if number == 0 else end  # the second is read as going on
+        for piece in self.plane.beside:
+            start = aligned(end, CONVERT_ALIGNMENT)  # 256 levels end there, and what they are multiplied by follows
             found.append((start, piece))
             end = start + piece.nbytes
         return tuple(found)
@@ -154,14 +158,14 @@ class PlaneChunk:
         return self.lines_bytes // self.plane.line_bytes
 
     @property
-    def source_dtype(self) -> QuantFormat:
+    def source_dtype(self) -> ElementType:
         """What the matrix is."""
-        return self.dest_dtype
+        return self.made_of or self.dest_dtype
 
     @property
     def transform(self) -> Transform:
-        """What the device does to it: codes and scales come to where kernels read them."""
-        return Transform.RELAYOUT
+        """What the device does to it: codes and scales come to where kernels read them, or become values."""
+        return Transform.DEQUANTIZE if self.plane.use is PlaneUse.VALUES else Transform.RELAYOUT
 
     @property
     def row_permutation(self) -> RowOrder | None:

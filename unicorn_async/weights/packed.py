@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.packing import PlaneUse
+from unicorn_async.packing import Plane, PlaneUse
 from unicorn_async.tensor import QuantFormat
 from unicorn_async.weights.chunk import PlaneChunk
 from unicorn_async.weights.row_order import RowRun, head_runs
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unicorn_async.packing import Packing
     from unicorn_async.weights.chunk import Chunk
     from unicorn_async.weights.row_order import HeadOrder
+
+_VALUE_COLUMNS = 8  # so that lines of codes begin at whole words
 
 
 def check_packed(source: SourceTensor, shape: tuple[int, ...], stacked: int, final: QuantFormat) -> None:
@@ -29,14 +31,35 @@ def check_packed(source: SourceTensor, shape: tuple[int, ...], stacked: int, fin
             f"tensor {source.name!r}: {final.value} weights of shape {list(source.shape)}, "
             f"expected one matrix a tensor, {list(shape)}"
         )
+    if (plane := _unfit(source, final)) is not None:
+        raise UnsupportedModelError(
+            f"tensor {plane.name!r}: {plane.use.value} for groups of {plane.column_block} columns, "
+            f"expected a multiple of {final.layout.unit}"
+        )
+
+
+def may_stay(source: SourceTensor, final: QuantFormat) -> bool:
+    """Return whether kernels can read rows of a packed matrix as they are, with columns in the file's order."""
     assert source.packing is not None, "it is packed"
-    columns = source.shape[1]
-    for plane in source.packing.planes:
-        if plane.column_block < columns and plane.column_block % final.layout.unit and plane.use.is_for_units:
-            raise UnsupportedModelError(
-                f"tensor {plane.name!r}: {plane.use.value} for groups of {plane.column_block} columns, "
-                f"expected a multiple of {final.layout.unit}"
-            )
+    whole = source.shape[1] % final.layout.unit == 0
+    return whole and source.packing.order is None and _unfit(source, final) is None
+
+
+def check_values(source: SourceTensor) -> None:
+    """Raise UnsupportedModelError for a packed matrix of which the device can't make dense values."""
+    if source.shape[1] % _VALUE_COLUMNS:
+        raise UnsupportedModelError(
+            f"tensor {source.name!r} is quantised, as {source.dtype}, in rows of {source.shape[1]}, "
+            f"expected a multiple of {_VALUE_COLUMNS}"
+        )
+
+
+def _unfit(source: SourceTensor, final: QuantFormat) -> Plane | None:
+    """The first plane whose groups have no whole number of units."""
+    assert source.packing is not None, "it is packed"
+    columns, unit = source.shape[1], final.layout.unit
+    planes = (plane for plane in source.packing.planes if plane.use.is_for_units)
+    return next((plane for plane in planes if plane.column_block < columns and plane.column_block % unit), None)
 
 
 def packed_chunks(
@@ -67,3 +90,36 @@ def packed_chunks(
         )
         for plane in packing.planes
     ]
+
+
+def value_chunk(whole: Chunk, source: SourceTensor, runs: tuple[RowRun, ...], turned_rows: int) -> PlaneChunk:
+    """Return the read of all that rows of a packed matrix as dense values are made of, which begin as `whole` does.
+
+    They lie in the file as `runs` say; each `turned_rows` of them become a matrix that has them for columns.
+    """
+    packing = source.packing
+    assert packing is not None and whole.first_element == 0, "all of a destination is made of it"
+    rows, columns = source.shape
+    own = Plane(
+        PlaneUse.VALUES, source.name, "U8", source.file, source.offset, source.nbytes, source.nbytes // rows, 1, columns
+    )
+    others = packing.planes
+    if not packing.codes.is_by_rows:
+        own, others = replace(others[0], use=PlaneUse.VALUES, groups=None), others[1:]
+    if packing.order is not None:
+        others = (*others, replace(packing.order, use=PlaneUse.GROUPS))
+    return PlaneChunk(
+        own.file,
+        own.offset,
+        own.nbytes,
+        whole.dest,
+        whole.dest_dtype,
+        whole.layer,
+        replace(own, others=others),
+        0,
+        runs,
+        columns,
+        packing.codes,
+        QuantFormat(source.dtype),
+        turned_rows,
+    )

@@ -11,7 +11,7 @@ from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.tensor import BlockPlane, DType, QuantFormat, QuantTensor
 from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, PlaneChunk, Transform, coalesced, split
 from unicorn_async.weights.column_order import check_orders, order_chunk, order_name
-from unicorn_async.weights.packed import packed_chunks
+from unicorn_async.weights.packed import packed_chunks, value_chunk
 from unicorn_async.weights.row_order import HeadOrder, RowOrder
 from unicorn_async.weights.wanted import find_tensor
 
@@ -67,15 +67,15 @@ class LoadPlan:
     """Destinations and chunks, both in the order of the layers.
 
     `layers` are the layers' numbers in activation order. `ignored` are canonical names that the model does not know.
-    `device_types` says what each wanted tensor becomes, by its canonical name, `parts` which of them a destination
-    has, in the order of their elements.
+    `device_types` says what each wanted tensor becomes, by the whole destination that it is for and its canonical name,
+    `parts` which of them a destination has, in the order of their elements.
     """
 
     destinations: tuple[DestTensor, ...]
     chunks: tuple[PlannedChunk, ...]
     layers: tuple[int, ...]
     ignored: tuple[str, ...]
-    device_types: Mapping[str, ElementType] = field(default_factory=dict)
+    device_types: Mapping[tuple[str, str], ElementType] = field(default_factory=dict)
     parts: Mapping[str, tuple[TensorPart, ...]] = field(default_factory=dict)
 
     @property
@@ -131,8 +131,9 @@ def make_plan(
     chunks.sort(key=lambda chunk: (chunk.layer, chunk.file, chunk.offset))
     pieces = tuple(piece for chunk in chunks for piece in _pieces(chunk, chunk_bytes))
     layers = tuple(sorted({dest.layer for dest in destinations}))
-    device_types = {part.want.name: part.kind for group in parts.values() for part in group}
-    ignored = tuple(name for name in checkpoint.tensors if name not in device_types)
+    device_types = {(part.want.dest, part.want.name): part.kind for group in parts.values() for part in group}
+    used = {name for _, name in device_types}
+    ignored = tuple(name for name in checkpoint.tensors if name not in used)
     places = {dest.name: _places(parts[dest.name]) for dest in matrices}
     return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types, places)
 
@@ -174,9 +175,8 @@ def _destination(name: str, group: list[FoundTensor]) -> DestTensor:
 def _order(name: str, group: list[FoundTensor]) -> tuple[DestTensor, PlaneChunk] | None:
     check_orders([part.source for part in group])
     want, kind, packing = group[0].want, group[0].kind, group[0].source.packing
-    if packing is None or packing.order is None:
+    if packing is None or packing.order is None or not isinstance(kind, QuantFormat):
         return None
-    assert isinstance(kind, QuantFormat), "codes stay codes"
     dest = DestTensor(order_name(name), want.shape[-1:], DType.F32, want.layer, name, is_order=True)
     return dest, order_chunk(packing, dest.name, kind, want.layer, want.shape[-1])
 
@@ -200,9 +200,11 @@ def _runs(part: FoundTensor, dest: DestTensor, first_row: int) -> Sequence[Plann
     whole, scales = _whole(part, dest, first_row), part.source.scales
     if packing := part.source.packing:
         want, codes = part.want, replace(whole, source_dtype=packing.codes)
+        if whole.transform is Transform.DEQUANTIZE:
+            return [value_chunk(whole, part.source, want.runs, want.shape[-1] if want.is_transposed else 0)]
         by_rows: list[PlannedChunk] = []
         if packing.codes.is_by_rows:
-            by_rows += in_runs(codes, want.runs, want.shape[0])
+            by_rows += in_runs(codes, want.runs, want.file_rows or want.shape[0])
         return [*by_rows, *packed_chunks(whole, packing, want.shape, want.runs, want.head_order)]
     if scales is not None:
         return [
@@ -264,7 +266,7 @@ def _transform(part: FoundTensor, dest: ElementType) -> Transform:
     if part.is_turned:
         return Transform.TRANSPOSE
     if isinstance(source, QuantFormat):
-        return Transform.RELAYOUT
+        return Transform.RELAYOUT if isinstance(dest, QuantFormat) else Transform.DEQUANTIZE
     if isinstance(dest, QuantFormat):
         return Transform.QUANTIZE
     if source is dest:

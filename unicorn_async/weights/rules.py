@@ -7,9 +7,10 @@ other matrices       as the file              F16   int8   int4   nf4
 those of latents     as the file              as the file
 
 "As the file" holds for F32, F16, BF16 and the blocks of GGUF files. Blocks are never quantised again, and nothing is
-blended into them. A blended weight is rounded once, from F32 to the type in the table. What a type can't hold (beyond
-65504 for F16, beyond 65000 for quantised weights, infinities, NaNs) is counted by the kernel that finds it, and fails
-the load.
+blended into them. A matrix of latents' keys and values that is packed as one is taken apart: keys become F16, since
+they have rows for columns, and so do values whose rows are no whole blocks or whose columns are sorted by groups. A
+blended weight is rounded once, from F32 to the type in the table. What a type can't hold (beyond 65504 for F16, beyond
+65000 for quantised weights, infinities, NaNs) is counted by the kernel that finds it, and fails the load.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import DType, QuantFormat
 from unicorn_async.weights.column_order import check_order
-from unicorn_async.weights.packed import check_packed
+from unicorn_async.weights.packed import check_packed, check_values, may_stay
 from unicorn_async.weights.rules import WeightKind, device_type
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class WantedTensor:
     matrices there, in a dimension of its own. Of one that `is_transposed` dense ones of the file
     have rows for columns. One that `is_gathered` may have its columns sorted by groups: its input is gathered likewise.
     Those of a destination whose rows are those of experts, `is_expert`, have one type.
-    With `file_rows` it is a part of a dense matrix of so many rows, those of its `runs`. What `is_kept` is never
-    quantised.
+    With `file_rows` it is a part of a matrix of so many rows, those of its `runs`, and of a packed one it becomes F16
+    where it can't stay as it is. What `is_kept` is never quantised.
     """
 
     name: str
@@ -117,10 +117,10 @@ def _source(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
             f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
             f"only {', '.join(usable)}"
         )
-    if want.file_rows and not isinstance(kind, DType):
+    if want.file_rows and source.packing is None and not isinstance(kind, DType):
         raise UnsupportedModelError(
             f"{checkpoint.path}: tensor {source.name!r} is quantised, as {source.dtype}, and would be taken apart, "
-            "which only F32, F16 and BF16 can be; GGUF files of newer converters have its parts, attn_k_b and attn_v_b"
+            "which blocks of GGUF files can't be; those of newer converters have its parts, attn_k_b and attn_v_b"
         )
     shape = want.file_shape
     if _is_turned(want, source) and not want.file_rows:
@@ -150,12 +150,15 @@ def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) 
             f"tensor {source.name!r} has rows for columns in the file, so its weights can't become {scheme.value}: "
             "load it as it is, or use another checkpoint (in MXFP4, or GGUF)"
         )
+    if want.file_rows and isinstance(final, QuantFormat) and (want.is_transposed or not may_stay(source, final)):
+        check_values(source)
+        return DType.F16
     if isinstance(final, QuantFormat) and want.shape[-1] % final.layout.unit:
         raise UnsupportedModelError(
             f"tensor {source.name!r}: rows of {want.shape[-1]} elements are no whole blocks of {final.value}, "
             f"which have {final.layout.unit}"
         )
-    if source.packing is not None and isinstance(final, QuantFormat):
+    if source.packing is not None and isinstance(final, QuantFormat) and not want.file_rows:
         check_packed(source, want.shape, want.stacked, final)
         check_order(source, is_gathered=want.is_gathered)
     return final

@@ -12,7 +12,7 @@ from unicorn_async.checkpoint.packed.column_orders import ColumnOrders
 from unicorn_async.checkpoint.packed.parts import plane
 from unicorn_async.checkpoint.packed.settings import Settings
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.packing import Codes, Packing, Piece, PlaneUse
+from unicorn_async.packing import Codes, Packing, PlaneUse
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ def join(parts: Parts, kind: Columns) -> None:
         groups = _groups_plane(parts, stem, codes, shape[1], group, is_needed=kind.is_sorted)
         packing = Packing(kind.codes, (own, *others, *(() if groups is None else (groups,))))
         if kind.is_sorted and groups is not None and (digest := orders.digest(groups, shape[1])):
-            place = Piece(groups.file, groups.offset, groups.nbytes)
-            own = replace(own, groups=place, expected=group)
+            own = replace(own, groups=groups.piece, expected=group)
             packing = Packing(kind.codes, (own, *others), replace(groups, use=PlaneUse.ORDER), digest)
         parts.put(stem + ".weight", replace(codes, dtype=kind.format.value, shape=shape, packing=packing))
     for suffix in (_ZEROS, _GROUPS):
