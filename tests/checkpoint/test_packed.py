@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,10 @@ def compressed(*groups: Mapping[str, object], **own: object) -> dict[str, object
 
 def tensor(name: str, dtype: str, *shape: int) -> SourceTensor:
     return SourceTensor(f"{STEM}.{name}", dtype, shape, file=1, offset=64, nbytes=prod(shape) * SIZES[dtype])
+
+
+def stack(name: str, dtype: str, *shape: int) -> SourceTensor:
+    return replace(tensor(name, dtype, *shape), name=f"model.layers.0.mlp.experts.{name}")
 
 
 def read(settings: Mapping[str, object], *tensors: SourceTensor) -> tuple[dict[str, SourceTensor], list[str]]:
@@ -137,11 +142,53 @@ def test_what_can_not_be_read_is_refused_by_its_name(
         read(settings, *tensors)
 
 
+@pytest.mark.parametrize(
+    ("block", "scale", "rows", "columns"),
+    [
+        ([128, 128], (4, 2, 3), 128, 128),
+        ([256, 128], (4, 1, 3), 256, 128),
+        ([512, 128], (4, 1, 3), 256, 128),
+        (None, (4, 1, 1), 256, 320),
+        (None, (4,), 256, 320),
+        (None, (4, 2, 1), 128, 320),
+        (None, (4, 256, 1), 1, 320),
+    ],
+)
+def test_experts_in_one_tensor_have_scales_in_one(
+    block: list[int] | None, scale: tuple[int, ...], rows: int, columns: int
+) -> None:
+    """For blocks, one an expert, one for its gate and one for the rest, or one a row."""
+    codes, scales = stack("gate_up_proj", "F8_E4M3", 4, 256, 320), stack("gate_up_proj_scale_inv", "F32", *scale)
+    unread = stack("gate_up_proj_activation_scale", "F32", 4)
+    found, left = read({**FP8, "weight_block_size": block}, codes, scales, unread)
+    packing = found[codes.name].packing
+    assert packing is not None and list(found) == [codes.name] and left == [unread.name]
+    (own,) = packing.planes
+    assert (own.row_block, own.column_block, own.line_bytes) == (rows, columns, 4 * (3 if block else 1))
+    check_packed(found[codes.name], (4, 256, 320), QuantFormat.F8_E4M3)
+
+
+@pytest.mark.parametrize(
+    ("block", "scale", "error", "message"),
+    [
+        ([128, 128], (4, 2, 2), CheckpointError, r"expected F32 \[4, 2, 3\], got F32 \[4, 2, 2\]"),
+        (None, (4, 3, 1), CheckpointError, r"expected F32 \[4, 1, 1\] or .* or \[4, 2, 1\] .*, got F32 \[4, 3, 1\]"),
+        ([96, 128], (4, 3, 3), UnsupportedModelError, r"blocks of 96 rows of matrices of 256, expected whole blocks"),
+    ],
+)
+def test_scales_that_do_not_fit_experts_are_an_error_with_both_shapes(
+    block: list[int] | None, scale: tuple[int, ...], error: type[Exception], message: str
+) -> None:
+    codes, scales = stack("gate_up_proj", "F8_E4M3", 4, 256, 320), stack("gate_up_proj_scale_inv", "F32", *scale)
+    with pytest.raises(error, match=message):
+        read({**FP8, "weight_block_size": block}, codes, scales)
+
+
 def test_a_matrix_of_one_column_is_none_of_one_row() -> None:
     """Elsewhere dimensions of one are left out; here scales would be looked for where there are none."""
     found, _ = read(FP8, tensor("weight", "F8_E4M3", 320, 1), tensor("weight_scale_inv", "F32", 3, 1))
-    with pytest.raises(UnsupportedModelError, match=r"weights of shape \[320, 1\], expected one matrix .* \[1, 320\]"):
-        check_packed(found[f"{STEM}.weight"], (1, 320), 1, QuantFormat.F8_E4M3)
+    with pytest.raises(UnsupportedModelError, match=r"weights of shape \[320, 1\], expected \[1, 320\]"):
+        check_packed(found[f"{STEM}.weight"], (1, 320), QuantFormat.F8_E4M3)
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,18 @@ E4M3 = np.array(
 
 
 def write_packed(
-    name: str, folder: Path, quantization: Mapping[str, object], pack: Pack, *, kept: tuple[str, ...] = ()
+    name: str,
+    folder: Path,
+    quantization: Mapping[str, object],
+    pack: Pack,
+    *,
+    kept: tuple[str, ...] = (),
+    stacks: tuple[int, int] | None = None,
 ) -> tuple[Path, Path]:
     """Write a case with packed matrices and one with their values in float32; return both.
 
-    Those of modules whose names have one of `kept` in them, embeddings and the output head stay dense.
+    Those of modules whose names have one of `kept` in them, embeddings and the output head stay dense, and so do those
+    of experts in one tensor unless their blocks are `stacks`.
     """
     directory, dense = folder / "packed", folder / "dense"
     write_model(name, "float32", dense)
@@ -59,6 +66,11 @@ def write_packed(
     tensors: list[File] = []
     values: list[File] = []
     for key, value in weights(CASES[name]):
+        if value.ndim == 3 and stacks is not None:
+            packed, exact = fp8_stack(key, value, stacks)
+            tensors += packed
+            values.append((key, *encode(exact, "float32")))
+            continue
         if "_proj" not in key or not key.endswith(".weight") or any(part in key for part in kept):
             tensors.append((key, *encode(value, "float16")))
             values.append((key, *encode(value, "float32")))
@@ -114,6 +126,19 @@ def fp8(rows: int, columns: int, suffix: str = "weight_scale_inv", scale_type: s
         ], E4M3[codes] * scales
 
     return pack
+
+
+def fp8_stack(name: str, value: Floats, block: tuple[int, int]) -> Packed:
+    """A stack of matrices in one tensor, with a scale for each block of so many rows and columns."""
+    parts = [fp8(*block)(name, matrix) for matrix in value]
+    codes, scales = (
+        np.stack([np.frombuffer(tensors[i][3], kind) for tensors, _ in parts])
+        for i, kind in ((0, np.uint8), (1, np.float32))
+    )
+    return [
+        file(name, "F8_E4M3", codes.reshape(value.shape)),
+        file(f"{name}_scale_inv", "F32", scales.reshape(len(value), *parts[0][0][1][2])),
+    ], np.stack([exact for _, exact in parts])
 
 
 def in_groups(value: Floats, group: int, steps: int, *, symmetric: bool, scale_type: str) -> Groups:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tests.golden.cases import CASES
 from tests.golden.checkpoints import golden
 from tests.ops.test_linear_rules import GPU
 from unicorn_async.cli.tensor_rows import tensor_rows
@@ -125,6 +127,24 @@ async def test_matrices_of_latents_are_taken_apart(
     keys, values = rows["k_b"], rows["v_b"]
     assert keys.transform == f"{keys.dtype} to F16, rows reordered" and keys.device_dtype == "F16"
     assert values.device_dtype == values.dtype and values.transform.startswith("re-layout of ")
+
+
+async def test_experts_in_one_tensor_have_scales_in_one(
+    tmp_path: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Mistral Small 4 is published, here with blocks of scales."""
+    narrow = CASES["mistral4"]
+    monkeypatch.setitem(CASES, "wide", replace(narrow, name="wide", config={**narrow.config, "hidden_size": 128}))
+    packed, dense = write_packed("wide", tmp_path, SMALL, fp8(32, 64), kept=("q_b_proj",), stacks=(32, 64))
+    prompt = golden("mistral4").prompts[1]
+    async with open_engine(dense) as engine:
+        right = await engine.logits(prompt)
+    async with open_engine(packed) as engine:
+        found = await engine.logits(prompt)
+        await engine.loaded()
+        assert "expert_quant_vec_f8" in {name.split("[")[0] for name in engine.kernels}
+    errors = np.sqrt(np.mean((found - right) ** 2, axis=1)) / right.std()
+    assert np.quantile(errors, 0.95) <= ACTIVATIONS
 
 
 def test_only_what_reads_columns_in_an_order_has_them_gathered(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import builders
-from tests.engine.packed_files import awq, compressed, fp8, gptq, nf4
+from tests.engine.packed_files import awq, compressed, fp8, fp8_stack, gptq, nf4
 from tests.ops.arrays import Arrays
 from tests.ops.quant_arrays import read_back
 from unicorn_async.checkpoint.checkpoint import Checkpoint
@@ -213,6 +213,17 @@ async def test_every_value_is_what_was_meant_in_any_order_of_rows(device: Device
         np.testing.assert_array_equal(found[dest], expected[:, order])
     checkpoint = Checkpoint.read(tmp_path)
     assert {source.dtype for source in checkpoint.tensors.values()} == {kind.value}
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2], ids=["blocks", "experts", "gates"])
+async def test_experts_in_one_tensor_are_what_was_meant(device: Device, tmp_path: Path, parts: int) -> None:
+    stem = "a.experts.gate_up_proj"
+    want = WantedTensor(stem, (3 * 64, COLUMNS), 0, "gate_up", stacked=3, is_expert=True)
+    value = np.random.default_rng(9).standard_normal((3, 64, COLUMNS)).astype(np.float32)
+    packed = fp8_stack(stem, value, (64 // parts, COLUMNS) if parts else (16, 128))
+    block = {} if parts else {"weight_block_size": [16, 128]}
+    found = await load(device, tmp_path, {**_FP8, **block}, packed[0], wanted=(want,))
+    np.testing.assert_array_equal(found["gate_up"], packed[1].reshape(-1, COLUMNS))
 
 
 @pytest.mark.parametrize("name", ["awq", "gptq4", "gptq4-order", "gptq8-order", "nf4-nested"])

@@ -134,6 +134,9 @@ async def test_what_lies_beside_codes_in_another_file_is_waited_for(tmp_path: Pa
     partial = {one.path: one.file for one in files}
     source = LoadSource(tuple(checkpoint.files), plan.chunks, ReadStrategy(ReadMode.WARM, 1), partial=partial)
     (keys,) = [chunk for chunk in plan.chunks if chunk.dest == "k_b"]
+    assert (
+        keys.nbytes == keys.read_bytes == HEADS * ROWS * LATENT + 4 * 8 * 2
+    )  # a staging buffer has room for all of it
     assert source.arrival(keys) == (1, files[1].file.nbytes)
     waiting = asyncio.create_task(source.arrived([keys]))
     files[0].come()

@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 _VALUE_COLUMNS = 8  # so that lines of codes begin at whole words
 
 
-def check_packed(source: SourceTensor, shape: tuple[int, ...], stacked: int, final: QuantFormat) -> None:
-    """Check that kernels can read what becomes of a packed matrix where so many are wanted in one tensor of a `shape`.
+def check_packed(source: SourceTensor, shape: tuple[int, ...], final: QuantFormat) -> None:
+    """Check that kernels can read what becomes of packed matrices where a tensor of this `shape` is wanted.
 
     Raises:
         UnsupportedModelError: they can't.
     """
-    if stacked != 1 or source.shape != shape:
+    if source.shape != shape:
         raise UnsupportedModelError(
-            f"tensor {source.name!r}: {final.value} weights of shape {list(source.shape)}, "
-            f"expected one matrix a tensor, {list(shape)}"
+            f"tensor {source.name!r}: {final.value} weights of shape {list(source.shape)}, expected {list(shape)}"
         )
     if (plane := _unfit(source, final)) is not None:
         raise UnsupportedModelError(
@@ -57,7 +56,7 @@ def check_values(source: SourceTensor) -> None:
 def _unfit(source: SourceTensor, final: QuantFormat) -> Plane | None:
     """The first plane whose groups have no whole number of units."""
     assert source.packing is not None, "it is packed"
-    columns, unit = source.shape[1], final.layout.unit
+    columns, unit = source.shape[-1], final.layout.unit
     planes = (plane for plane in source.packing.planes if plane.use.is_for_units)
     return next((plane for plane in planes if plane.column_block < columns and plane.column_block % unit), None)
 

@@ -159,7 +159,9 @@ def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) 
             f"which have {final.layout.unit}"
         )
     if source.packing is not None and isinstance(final, QuantFormat) and not want.file_rows:
-        check_packed(source, want.shape, want.stacked, final)
+        if want.is_transposed:
+            raise UnsupportedModelError(f"tensor {source.name!r}: {final.value} weights with rows for columns")
+        check_packed(source, want.file_shape, final)
         check_order(source, is_gathered=want.is_gathered)
     return final
 

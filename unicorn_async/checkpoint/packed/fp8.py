@@ -21,14 +21,19 @@ if TYPE_CHECKING:
 
 E4M3 = "F8_E4M3"
 _WEIGHT = ".weight"
-_SCALES = (".weight_scale_inv", ".weight_scale")
+_STACK = "_proj"  # the matrices of all experts in one tensor
+_OF_CODES = ("_scale_inv", "_scale")
+_SCALES = tuple(f"{_WEIGHT}{suffix}" for suffix in _OF_CODES)
 # What activations and caches are divided by where they are FP8, which here they are not.
-UNREAD = tuple(
-    f".{name}"
-    for name in (
-        *("input_scale", "input_zero_point", "activation_scale", "output_scale"),
-        *("k_scale", "v_scale", "kv_scale", "q_scale"),
-    )
+UNREAD = (
+    *(
+        f".{name}"
+        for name in (
+            *("input_scale", "input_zero_point", "activation_scale", "output_scale"),
+            *("k_scale", "v_scale", "kv_scale", "q_scale"),
+        )
+    ),
+    *(f"{_STACK}_{name}" for name in ("input_scale", "activation_scale")),
 )
 
 
@@ -63,6 +68,15 @@ def join(parts: Parts, block: tuple[int, int] | None) -> None:
         parts.take(stem + _WEIGHT)
         packing = Packing(Codes.E4M3, (scale_plane(parts, scales, rows, columns, block),))
         parts.put(stem + _WEIGHT, replace(codes, dtype=QuantFormat.F8_E4M3.value, packing=packing))
+    for stem in parts.ending_with(_STACK):
+        codes = parts.peek(name := stem + _STACK)
+        if codes is None or codes.dtype != E4M3:
+            continue
+        shape = parts.matrices(codes, E4M3)
+        scales = parts.need(name + _OF_CODES[0], codes, name + _OF_CODES[1])
+        parts.take(name)
+        packing = Packing(Codes.E4M3, (_stack_plane(parts, scales, shape, block),))
+        parts.put(name, replace(codes, dtype=QuantFormat.F8_E4M3.value, packing=packing))
     for suffix in _SCALES:
         for stem in parts.ending_with(suffix):
             raise CheckpointError(f"{parts.directory}: tensor {stem + suffix!r}: there is no {E4M3} {stem + _WEIGHT!r}")
@@ -80,3 +94,29 @@ def scale_plane(parts: Parts, scales: SourceTensor, rows: int, columns: int, blo
         shapes.insert(0, (down, across))
     parts.check(scales, scales.dtype, *shapes, (1,))
     return parts.scales(scales, width=1, row_block=1, column_block=columns)
+
+
+def _stack_plane(
+    parts: Parts, scales: SourceTensor, shape: tuple[int, int, int], block: tuple[int, int] | None
+) -> Plane:
+    """The scales of a stack of matrices: one for each, or for its gate and what that is for, one a row, or one a block.
+
+    Rows are counted through all matrices, so that one of blocks has to be whole blocks of them.
+    """
+    num_matrices, rows, columns = shape
+    if block is not None:
+        across, down = -(-columns // block[1]), -(-rows // block[0])
+        parts.check(scales, scales.dtype, (num_matrices, down, across))
+        row_block = rows if down == 1 else block[0]
+        if rows % row_block:
+            raise UnsupportedModelError(
+                f"{parts.directory}: tensor {scales.name!r}: scales for blocks of {row_block} rows of matrices of "
+                f"{rows}, expected whole blocks"
+            )
+        return parts.scales(scales, width=across, row_block=row_block, column_block=block[1])
+    halves = ((num_matrices, 2, 1),) if rows % 2 == 0 else ()
+    parts.check(
+        scales, scales.dtype, (num_matrices, 1, 1), (num_matrices, 1), (num_matrices,), *halves, (num_matrices, rows, 1)
+    )
+    each = scales.shape[1] if len(scales.shape) == 3 else 1
+    return parts.scales(scales, width=1, row_block=rows // each, column_block=columns)

@@ -107,17 +107,26 @@ class Parts:
             CheckpointError: it is of another type, or empty.
             UnsupportedModelError: it is no matrix.
         """
+        rows, columns = self._codes(source, dtype, 2, "one matrix a tensor")
+        return rows, columns
+
+    def matrices(self, source: SourceTensor, dtype: str) -> tuple[int, int, int]:
+        """Return the shape of codes of a stack of matrices; raises as `matrix`."""
+        count, rows, columns = self._codes(source, dtype, 3, "a stack of matrices")
+        return count, rows, columns
+
+    def _codes(self, source: SourceTensor, dtype: str, num_dimensions: int, expected: str) -> tuple[int, ...]:
         if source.dtype != dtype or not prod(source.shape):
             raise CheckpointError(
                 f"{self.directory}: tensor {source.name!r}: expected {dtype}, "
                 f"got {source.dtype} {list(source.shape[:8])}"
             )
-        if len(source.shape) != 2:
+        if len(source.shape) != num_dimensions:
             raise UnsupportedModelError(
                 f"{self.directory}: tensor {source.name!r}: quantised in the shape {list(source.shape[:8])}, "
-                "expected one matrix a tensor"
+                f"expected {expected}"
             )
-        return source.shape[0], source.shape[1]
+        return source.shape
 
     def scales(
         self, source: SourceTensor, *, width: int, row_block: int, column_block: int, is_turned: bool = False
