@@ -73,7 +73,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_pieces, "_LEAST_REACH", 0)
 
 
-@pytest.mark.parametrize("model", ["llama", "gemma3", "lfm2"])
+@pytest.mark.parametrize(
+    "model", ["gemma3", *(pytest.param(model, marks=pytest.mark.whole("other groups")) for model in ("llama", "lfm2"))]
+)
 async def test_answers_over_many_pieces_are_those_of_a_cache_in_one(
     model: str, open_engine: OpenEngine, request: pytest.FixtureRequest
 ) -> None:

@@ -80,6 +80,7 @@ async def check(engine: Engine) -> float:
     return stats.drafted_tokens_right / stats.drafted_tokens if stats.drafted_tokens > 200 else 0.0
 
 
+@pytest.mark.whole("files that benchmarks of speculation make")
 async def test_a_draft_is_right_about_its_share_of_tokens(
     open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,9 +93,8 @@ async def test_a_draft_is_right_about_its_share_of_tokens(
         assert await check(engine) == pytest.approx(SHARE, abs=0.06)
 
 
-@pytest.mark.parametrize(
-    "name", ["dense", pytest.param("mixture", marks=pytest.mark.whole("experts of a predicting layer, stacked"))]
-)
+@pytest.mark.whole("files that benchmarks of speculation make")
+@pytest.mark.parametrize("name", ["dense", "mixture"])
 async def test_a_predicting_layer_is_right_about_its_share_of_tokens(
     name: str, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

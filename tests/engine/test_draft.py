@@ -107,6 +107,7 @@ async def test_whatever_is_asked_for_comes_as_it_comes_without(
     assert [token.text for token in found[3]] == [token.text for token in expected[3]]
 
 
+@pytest.mark.whole("grammars beside drafts of a model")
 async def test_answers_with_a_grammar_are_those_without_and_what_it_allows_is_drafted_too(
     open_engine: OpenEngine, cut: Path, always: None
 ) -> None:
@@ -125,6 +126,7 @@ async def test_answers_with_a_grammar_are_those_without_and_what_it_allows_is_dr
     assert found == expected
 
 
+@pytest.mark.whole("cancellations and lost places beside drafts, which the scheduler's own tests have, too")
 async def test_who_leaves_or_loses_its_place_or_begins_alike_takes_its_draft_along(
     open_engine: OpenEngine, cut: Path, always: None
 ) -> None:
@@ -223,7 +225,10 @@ async def test_a_model_with_a_state_of_fixed_size_takes_drafts_too(
     assert [one.ids for one in found] == expected
 
 
-@pytest.mark.parametrize("family", ["lfm2", "qwen3_5", "rwkv7"])
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3_5", *(pytest.param(name, marks=pytest.mark.whole("other kinds of states")) for name in ("lfm2", "rwkv7"))],
+)
 async def test_one_with_a_state_of_fixed_size_drafts_and_takes_wrong_tokens_back(
     family: str, open_engine: OpenEngine, model_directory: WriteModel, always: None
 ) -> None:

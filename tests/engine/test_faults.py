@@ -175,7 +175,11 @@ async def test_a_disk_that_fails(
 
 
 @pytest.mark.parametrize(
-    ("scheme", "times"), [(WeightScheme.AUTO, 1), (WeightScheme.INT8, 3)], ids=["once", "impatiently"]
+    ("scheme", "times"),
+    [
+        pytest.param(WeightScheme.AUTO, 1, id="once", marks=pytest.mark.whole("one cancellation of a load as it is")),
+        pytest.param(WeightScheme.INT8, 3, id="impatiently"),
+    ],
 )
 async def test_a_cancellation_at_any_moment(
     scheme: WeightScheme, times: int, directory: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PROMPTS = [prompt_of(length) for length in (3, 40, 90, 1)]
 MODELS = ("lfm2", "qwen3_5")
+OTHERS = pytest.mark.whole("the other kinds of states")
 BLOCK_BYTES = 2 * 2 * 2 * 16 * 32 * 2  # keys and values, layers that attend, heads, tokens, elements, bytes
 
 
@@ -50,6 +51,7 @@ async def check_same(engine: Engine, model: str, prompt: list[int], ids: list[in
         assert await margin(engine, job, right, ids) < 2e-2 * golden(model).deviation
 
 
+@pytest.mark.combinations("a way to run steps that one kind of state alone has no place in")
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "options",
@@ -75,7 +77,11 @@ async def test_a_prompt_in_small_chunks_has_the_logits_of_the_reference(model: s
 
 @pytest.mark.parametrize(
     ("model", "block_bytes"),
-    [("lfm2", BLOCK_BYTES), ("qwen3_5", 2 * BLOCK_BYTES), ("granite_hybrid", BLOCK_BYTES // 2)],
+    [
+        pytest.param("lfm2", BLOCK_BYTES, marks=OTHERS),
+        ("qwen3_5", 2 * BLOCK_BYTES),
+        pytest.param("granite_hybrid", BLOCK_BYTES // 2, marks=OTHERS),
+    ],
 )
 async def test_requests_that_lose_their_place_give_the_same_tokens(
     model: str, block_bytes: int, open_engine: OpenEngine

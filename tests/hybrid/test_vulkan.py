@@ -31,7 +31,7 @@ EITHER_SPLIT = [
     pytest.param(SplitMode.NEVER, marks=pytest.mark.whole("the demo's length of answers, and closing, without halves")),
 ]
 OTHERS = pytest.mark.whole("attention elsewhere beside biases, norms of heads, and windows in all layers")
-FAMILIES = ["gemma3", "llama", *(pytest.param(name, marks=OTHERS) for name in ("qwen2", "qwen3", "mistral"))]
+FAMILIES = ["gemma3", *(pytest.param(name, marks=OTHERS) for name in ("llama", "qwen2", "qwen3", "mistral"))]
 COPIED = pytest.mark.whole("copies between two Vulkan devices; those to an NPU are seen always")
 
 

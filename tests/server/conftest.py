@@ -53,6 +53,12 @@ def patient(options: ServerOptions) -> ServerOptions:
     return replace(options, **left)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def seeds(request: pytest.FixtureRequest) -> range:
+    """Seeds of answers that a model draws: the short run has one."""
+    return range(4 if request.config.getoption("whole") else 1)
+
+
 @pytest.fixture(autouse=True)
 def far_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a server has for its end and for its disk is far away, unless a test sets it."""

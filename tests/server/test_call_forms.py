@@ -122,7 +122,7 @@ async def test_control_tokens_stand_for_tags_and_a_cut_call_is_incomplete(
     assert call.type == "function_call" and (call.status, call.arguments) == ("completed", '{"title": "a b"}')
 
 
-@pytest.mark.parametrize("form", ["xml", "python"])
+@pytest.mark.parametrize("form", ["xml", pytest.param("python", marks=pytest.mark.whole("the other form"))])
 async def test_a_forced_call_fits_with_speculation_and_log_probabilities(
     open_engine: OpenEngine, tmp_path: Path, form: str
 ) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ NOT_CHECKED = (
 )
 
 
+@pytest.mark.whole("hundreds of requests made from the whole description")
 async def test_what_is_described_is_answered_as_described(
     serve_with: Callable[[ServerOptions], AbstractAsyncContextManager[Served]], tmp_path: Path
 ) -> None:

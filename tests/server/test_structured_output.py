@@ -63,8 +63,8 @@ async def demo(open_engine: OpenEngine) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 @in_the_demo_s_loop
-async def test_responses_are_parsed(demo: openai.AsyncOpenAI) -> None:
-    for seed in range(3):
+async def test_responses_are_parsed(demo: openai.AsyncOpenAI, seeds: range) -> None:
+    for seed in seeds:
         response = await demo.responses.parse(
             model="demo", input="Hi", text_format=Plan, temperature=1.0, extra_body={"seed": seed}
         )
@@ -168,6 +168,7 @@ async def test_an_answer_that_is_cut_off_is_incomplete(demo: openai.AsyncOpenAI)
     assert response.incomplete_details is not None and response.incomplete_details.reason == "max_output_tokens"
 
 
+@pytest.mark.whole("an answer to each kind of schema; those of a grammar's own tests are not drawn by a model")
 @in_the_demo_s_loop
 async def test_all_kinds_of_schemas_have_valid_answers(demo: openai.AsyncOpenAI) -> None:
     num_ended = 0

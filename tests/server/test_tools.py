@@ -239,8 +239,10 @@ async def test_calls_over_the_websocket(client: openai.AsyncOpenAI, engine: Fake
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "now"}]}, {"now"}),
     ],
 )
-async def test_a_forced_call_comes_and_fits(demo: openai.AsyncOpenAI, choice: Any, names: set[str]) -> None:
-    for seed in range(3):
+async def test_a_forced_call_comes_and_fits(
+    demo: openai.AsyncOpenAI, choice: Any, names: set[str], seeds: range
+) -> None:
+    for seed in seeds:
         response = await demo.responses.create(
             model="demo", input="Hi", tools=TOOLS, tool_choice=choice, temperature=1.0, extra_body={"seed": seed},
             parallel_tool_calls=False, max_output_tokens=300,
@@ -270,8 +272,8 @@ async def test_chat_calls_are_parsed(demo: openai.AsyncOpenAI) -> None:
     assert completion.choices[0].finish_reason == "tool_calls"
 
 
-async def test_tools_and_a_form_of_the_answer_go_together(demo: openai.AsyncOpenAI) -> None:
-    for seed in range(4):
+async def test_tools_and_a_form_of_the_answer_go_together(demo: openai.AsyncOpenAI, seeds: range) -> None:
+    for seed in seeds:
         response = await demo.responses.parse(
             model="demo", input="Hi", tools=TOOLS[:1], text_format=Weather, temperature=1.0, extra_body={"seed": seed}
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"  # its output head is cut unlike its layers
-PLAIN = pytest.mark.whole("the same of models whose layers are alike, and of short convolutions")
+PLAIN = pytest.mark.whole("the same of models whose layers are alike or have windows, and of short convolutions")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ PLAIN = pytest.mark.whole("the same of models whose layers are alike, and of sho
         pytest.param("qwen3", WeightScheme.INT8, marks=PLAIN),
         pytest.param(DEMO, WeightScheme.AUTO, marks=PLAIN),
         ("mixed", WeightScheme.AUTO),
-        ("olmo3", WeightScheme.AUTO),
+        pytest.param("olmo3", WeightScheme.AUTO, marks=PLAIN),
         pytest.param("lfm2", WeightScheme.AUTO, marks=PLAIN),
         ("qwen3_5", WeightScheme.INT8),  # with a layer that predicts
         pytest.param("cohere2", WeightScheme.INT8, marks=PLAIN),
