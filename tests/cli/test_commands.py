@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.cli.command import NO_DRIVER, SOFTWARE_DRIVERS, software_only, unicorn
+from tests.golden.checkpoints import write_checkpoint
 from unicorn_async.cli.bench_sheet import write_sheet
 from unicorn_async.errors import ConfigError
 
@@ -156,6 +157,14 @@ def test_inspect_needs_no_vulkan() -> None:
     assert "Gemma3ForCausalLM" in result.stdout
     assert "layers 0 to 7 are alike" in result.stdout
     assert "no usable Vulkan driver" in result.stderr
+
+
+def test_inspect_ends_with_the_status_of_a_refusal_behind_its_report(tmp_path: Path) -> None:
+    model = write_checkpoint("llama", tmp_path)
+    result = unicorn("inspect", str(model), environ=NO_DRIVER)
+    assert f"refused: {model}: tokenizer.json is missing" in result.stdout
+    assert "lm_head.weight" in result.stdout
+    assert result.status == 1
 
 
 @needs_software_driver

@@ -11,7 +11,7 @@ import pytest
 from tests.gpu.made_up import INTEGRATED, NVIDIA_WINDOW, RADV_780M, SOFTWARE
 from tests.memory.test_plan import BF16_8B, GEMMA_27B, HOST, INT4_8B, INT4_27B, LLAMA_8B, STAGING
 from unicorn_async.cli.memory_lines import measured_line, planned_line
-from unicorn_async.cli.placement import DevicePlacement
+from unicorn_async.cli.placement import DevicePlacement, has_room
 from unicorn_async.config import EngineConfig
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.memory.plan import plan_memory
@@ -88,6 +88,20 @@ def test_a_device_that_a_load_would_not_take_has_one_line() -> None:
     assert json.loads(json.dumps(none.to_json()))["fits"] is False
 
 
+def test_a_model_has_room_where_a_load_would_find_some() -> None:
+    gpu = placed(LLAMA_8B, INT4_8B, RADV_780M, EngineConfig(max_context=2048))
+    full = replace(gpu, plan=None, problem="12 bytes of memory are missing", is_chosen=False)
+    software = replace(gpu, info=SOFTWARE, is_chosen=False)
+    assert has_room([])
+    assert has_room([gpu])
+    assert has_room([full, gpu])
+    assert not has_room([full])
+    assert not has_room([full, software])
+    assert has_room([full, replace(software, is_chosen=True)])  # the demo model's
+    assert has_room([software, software])
+    assert not has_room([replace(full, info=SOFTWARE, is_chosen=True)])
+
+
 def test_what_was_planned_is_compared_with_what_the_driver_says() -> None:
     vram = HeapReport(HeapKind.VRAM, 9 * 10**9, 9_100_000_000, 9_200_000_000, beside=10**8)
     gtt = HeapReport(HeapKind.GTT, 2 * 10**9, 2 * 10**9, 4 * 10**9)
@@ -135,7 +149,7 @@ def test_inspect_plans_a_cache_in_int8() -> None:
 @needs_software_driver
 def test_inspect_says_what_is_missing() -> None:
     result = unicorn("inspect", "demo", "--vram", "20M", environ=software_only())
-    assert result.status == 0
+    assert result.status == 1
     assert "bytes of memory are missing" in result.stdout
     assert "--weights int8 or int4" in result.stdout
     assert unicorn("inspect", "demo", "--device", "radeon", environ=software_only()).status != 0

@@ -219,17 +219,17 @@ def test_inspect_says_of_a_vocabulary_what_a_load_would_refuse(
         assert isinstance(found, list)
         fields[f"tokenizer.ggml.{key}"] = [*found, *[more] * num_more]
     path = write(tmp_path / "small.gguf", fields, gguf_tensors("llama", "F16"))
-    assert main(["inspect", str(path)]) == 0
+    assert main(["inspect", str(path)]) == 1
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tokenizer  "))
     assert "refused: " in line and message in line
-    assert main(["inspect", str(path), "--json"]) == 0
+    assert main(["inspect", str(path), "--json"]) == 1
     assert message in json.loads(capsys.readouterr().out)["tokenizer"]["refused"]
 
 
 def test_inspect_says_what_blocks_take_in_memory_beside_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["inspect", str(write_mix(tmp_path / "mix.gguf"))]) == 0
+    assert main(["inspect", str(write_mix(tmp_path / "mix.gguf"))]) == 1  # it has no tokenizer
     lines = capsys.readouterr().out.splitlines()
     for kind, more in (
         ("Q2_K", ""),

@@ -14,7 +14,7 @@ from unicorn_async.cli.amounts import size
 from unicorn_async.cli.cache_outlook import CacheOutlook, cache_outlook
 from unicorn_async.cli.model_summary import config_json, config_lines
 from unicorn_async.cli.options import MODEL_HELP, add_planning_options, engine_config
-from unicorn_async.cli.placement import DevicePlacement, placements
+from unicorn_async.cli.placement import DevicePlacement, has_room, placements
 from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
 from unicorn_async.cli.tokenizer_report import TokenizerReport, tokenizer_report
 from unicorn_async.engine.files import ModelFiles
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report; returns 1 where a load would refuse the model."""
     config = replace(engine_config(options), allow_software=options.model == DEMO)
     model = ModelFiles.read(options.model, config.weights, config.loras)
     rows, places, tokenizer = tensor_rows(model), [], tokenizer_report(model)
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(_as_json(model, rows, places, tokenizer, cache, outlook), indent=2))
     else:
         print("\n".join(_report(model, rows, places, tokenizer, cache, outlook, every_layer=options.all)))
-    return 0
+    return 1 if tokenizer.refused or not has_room(places) else 0
 
 
 def _report(

@@ -90,6 +90,14 @@ def placements(model: ModelFiles, options: EngineConfig, cached: CacheLookup) ->
     return [replace(p, is_chosen=p is chosen, choice=choice if p is chosen else None) for p in found]
 
 
+def has_room(places: Sequence[DevicePlacement]) -> bool:
+    """Whether a load would find room: on a GPU where there is one. Where no device is known of it may."""
+    if any(place.is_chosen and place.plan is not None for place in places):
+        return True
+    usable = [place for place in places if not place.info.is_software] or places
+    return not usable or any(place.plan is not None for place in usable)
+
+
 def _all_of(devices: Sequence[DeviceInfo], candidates: Sequence[DeviceInfo], options: EngineConfig) -> list[DeviceInfo]:
     others = [] if options.device is not None else [info for info in devices if info not in candidates]
     return [*candidates, *others]
