@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 POOL_BYTES = 64 << 20
 SHARD_BYTES = 5 << 30
 DTYPES = {"BF16": 2, "F16": 2, "F32": 4}
+SPECIAL_TOKENS = ("<pad>", "<eos>", "<bos>")
+BOUNDS = {"layers": (1, MOST_LAYERS), "vocab": (len(SPECIAL_TOKENS) + 256, MOST_ROWS), "adapter": (1, MOST_ROWS)}
 
 
 def encoded(values: np.ndarray, dtype: str) -> bytes:
@@ -81,17 +83,16 @@ def write_values(file: BinaryIO, nbytes: int, pool: bytes, start: int) -> int:
 
 
 def write_tokenizer(directory: Path, vocab: int) -> None:
-    """Write a byte-level tokenizer with as many tokens as the model has."""
+    """Write a byte-level tokenizer with as many tokens as the model has, which are those of BOUNDS at least."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    special = {"<pad>": 0, "<eos>": 1, "<bos>": 2}
-    table = special | {character: 3 + index for index, character in enumerate(characters)}
+    table = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *characters))}
     table |= {f"<unused{index}>": index for index in range(len(table), vocab)}
     tokenizer = Tokenizer(models.BPE(vocab=table, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(special))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.save(str(directory / "tokenizer.json"))
     template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
     settings = {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": template}
@@ -119,13 +120,13 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--dtype", choices=DTYPES, default="BF16")
     parser.add_argument("--layers", help="fewer layers than the model has")
-    parser.add_argument("--vocab", help="a smaller vocabulary than the model has")
+    parser.add_argument("--vocab", help="another size of the vocabulary, which has all bytes")
     parser.add_argument("--adapter", metavar="RANK", help="a LoRA adapter of this rank, too")
     options = parser.parse_args()
     try:
         given = {
-            name: at_least_one(f"--{name}", text, MOST_LAYERS if name == "layers" else MOST_ROWS)
-            for name in ("layers", "vocab", "adapter")
+            name: at_least_one(f"--{name}", text, most, least=least)
+            for name, (least, most) in BOUNDS.items()
             if (text := getattr(options, name)) is not None
         }
     except ValueError as exc:

@@ -41,12 +41,12 @@ def whole_file(path: Path, nbytes: int) -> Iterator[BinaryIO]:
         raise SystemExit(f"{path}: {exc.strerror}{'; what was written of it is removed' * is_own}") from exc
 
 
-def at_least_one(what: str, text: str, most: int = MOST_ROWS) -> int:
+def at_least_one(what: str, text: str, most: int = MOST_ROWS, *, least: int = 1) -> int:
     """Return a count that is written as text.
 
     Raises:
-        ValueError: it is none, less than 1, or above `most`.
+        ValueError: it is none, less than `least`, or above `most`.
     """
-    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
-        raise ValueError(f"{what}: expected a whole number from 1 to {most}, got {text!r}")
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise ValueError(f"{what}: expected a whole number from {least} to {most}, got {text!r}")
     return int(text)

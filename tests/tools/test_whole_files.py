@@ -55,6 +55,16 @@ def test_no_layers_are_no_model(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("vocab", ["1", "258", "4194305"])
+def test_a_vocabulary_has_room_for_all_bytes(
+    vocab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "made"
+    said = refusal(make_checkpoint, ["tiny", str(path), f"--vocab={vocab}"], monkeypatch, capsys)
+    assert said.endswith(f"--vocab: expected a whole number from 259 to 4194304, got {vocab!r}")
+    assert not path.exists()
+
+
 def test_a_folder_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
