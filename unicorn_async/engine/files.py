@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unicorn_async.lora_spec import LoraSpec
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.models.spec import Layer, ModelSpec
+    from unicorn_async.tokenizer import Tokenizer
     from unicorn_async.tokenizer.worker import Source
     from unicorn_async.weights.plan import LoadPlan
 
@@ -105,17 +106,29 @@ class ModelFiles:
         pooler = read_pooler(checkpoint.path, checkpoint.gguf_metadata, pooling)
         return cls(model_name(model, path), checkpoint, config, plan, lora, scheme, sampling, pooler, left_out)
 
-    def check_vocabulary(self, num_tokens: int) -> None:
-        """Check that the embeddings have a row for each of a tokenizer's tokens.
+    def check_vocabulary(self, tokenizer: Tokenizer) -> None:
+        """Check that the embeddings have a row for each of a tokenizer's tokens, but for added ones.
+
+        Those may be beyond the rows, as the image's of Gemma 3's models of text are: they are never sampled, and a
+        prompt that has one is refused.
 
         Raises:
-            CheckpointError: they have fewer.
+            CheckpointError: they have fewer, or none for a token that begins every text.
         """
-        if num_tokens > self.config.vocab_size:
-            raise CheckpointError(
-                f"{self.checkpoint.path}: the tokenizer has {num_tokens} tokens, "
-                f"the embeddings have {self.config.vocab_size} rows"
-            )
+        rows, facts = self.config.vocab_size, tokenizer.facts
+        num_needed = facts.vocab_size - len(self.without_rows(tokenizer))
+        if num_needed > rows:
+            added = f", {num_needed} without added ones beyond" if num_needed < facts.vocab_size else ""
+            found = f"the tokenizer has {facts.vocab_size} tokens{added}, the embeddings have {rows} rows"
+            raise CheckpointError(f"{self.checkpoint.path}: {found}")
+        first = next((token_id for token_id in facts.prefix if token_id >= rows), None)
+        if first is not None:
+            found = f"token {first} ({tokenizer.token_text(first)!r}) begins every text"
+            raise CheckpointError(f"{self.checkpoint.path}: {found}, the embeddings have {rows} rows")
+
+    def without_rows(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """Return the ids of a tokenizer's added tokens for which the embeddings have no row."""
+        return tuple(token_id for token_id in tokenizer.facts.added_ids if token_id >= self.config.vocab_size)
 
     @property
     def lora_digest(self) -> str:

@@ -59,7 +59,9 @@ class Intake:
         sequence = self._sequence(prompt, sampling, request_id)
         sequence.cache_salt, sequence.client = checked_salt(cache_salt), client
         if prediction:
-            sequence.prediction_ids = checked_ids(prediction, self._model.files.config.vocab_size)
+            sequence.prediction_ids = checked_ids(
+                prediction, self._model.files.config.vocab_size, self._model.tokenizer
+            )
         return sequence
 
     def logits(self, token_ids: SequenceOf[int]) -> Sequence:
@@ -91,6 +93,6 @@ class Intake:
         self._lifetime.check()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         vocab_size = self._model.files.config.vocab_size
-        ids = checked_ids(prompt, vocab_size)
+        ids = checked_ids(prompt, vocab_size, self._model.tokenizer)
         check_token_ids(sampling, vocab_size)
         return Sequence(request_id or next(self._names), ids, sampling, seed)

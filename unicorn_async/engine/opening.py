@@ -201,7 +201,7 @@ async def open_model(
     on_wait("tokenizer")
     tokenizer, tokenizer_s = (None, 0.0) if making is None else await making
     if tokenizer is not None:
-        files.check_vocabulary(tokenizer.vocab_size)
+        files.check_vocabulary(tokenizer)
     return OpenedModel(
         files,
         options,

@@ -112,8 +112,8 @@ class RequestStream:
             self._arrival.set_result(None)
 
 
-def checked_ids(prompt: SequenceOf[int], vocab_size: int) -> tuple[int, ...]:
-    """Return a prompt's token ids.
+def checked_ids(prompt: SequenceOf[int], vocab_size: int, tokenizer: Tokenizer | None = None) -> tuple[int, ...]:
+    """Return a prompt's token ids; the tokenizer knows the texts of tokens that the model has not.
 
     Raises:
         RequestError: there are none, or one is no token of the vocabulary.
@@ -128,7 +128,9 @@ def checked_ids(prompt: SequenceOf[int], vocab_size: int) -> tuple[int, ...]:
         return ids
     for token in ids:
         if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < vocab_size:
-            raise RequestError(f"token {token!r}: expected a whole number, 0 to {vocab_size - 1}")
+            text = "" if tokenizer is None or type(token) is not int else tokenizer.added_text(token)
+            name = f"{token!r} ({text!r})" if text else repr(token)
+            raise RequestError(f"token {name}: expected a whole number, 0 to {vocab_size - 1}")
     return tuple(int(token) for token in ids)
 
 

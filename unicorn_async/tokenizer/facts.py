@@ -30,8 +30,9 @@ class ControlToken:
 class TokenizerFacts:
     """`control` are the control tokens by id, `prefix` what begins a text, `suffix` what ends one that nothing follows.
 
-    Ids are below `num_ids`, not all of which need be tokens. `puts_space_once` says that the encoder puts a space in
-    front of a text that has none there.
+    Ids are below `num_ids`, not all of which need be tokens; those of tokens that were added to a vocabulary, or are
+    marked in it, are `added_ids`. `puts_space_once` says that the encoder puts a space in front of a text that has none
+    there.
     """
 
     vocab_size: int
@@ -44,6 +45,7 @@ class TokenizerFacts:
     special_tokens: Mapping[str, str]
     puts_space_once: bool
     suffix: tuple[int, ...] = ()
+    added_ids: tuple[int, ...] = ()
 
     def template_source(self, text: str) -> TemplateSource:
         """Return a chat template with what it has to know of the tokens."""
@@ -63,9 +65,10 @@ def facts_of(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> TokenizerF
     bos_token_id = first_added if bos is None else bos
     wants_bos = bos_token_id in added if files.add_bos is None else files.add_bos
     vocab_size = backend.get_vocab_size(with_added_tokens=True)
+    added_ids = tuple(sorted(backend.get_added_tokens_decoder()))
     return TokenizerFacts(
         vocab_size=vocab_size,
-        num_ids=max([vocab_size, *(token_id + 1 for token_id in backend.get_added_tokens_decoder())]),
+        num_ids=max([vocab_size, *(token_id + 1 for token_id in added_ids[-1:])]),
         eos_token_ids=eos_token_ids,
         bos_token_id=bos_token_id,
         prefix=(bos_token_id,) if wants_bos and bos_token_id is not None else (),
@@ -74,6 +77,7 @@ def facts_of(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> TokenizerF
         special_tokens=files.special_tokens,
         puts_space_once=_puts_space_once(backend),
         suffix=(named_eos,) if files.add_eos and named_eos is not None else _suffix(backend),
+        added_ids=added_ids,
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Table = NDArray[np.uint32]
 
-FORMAT = 3  # changes with what is kept, and with what a tokenizer is made of its source
+FORMAT = 4  # changes with what is kept, and with what a tokenizer is made of its source
 _MAGIC = b"unicorn tokenizer %d\n" % FORMAT
 _HEAD = struct.Struct("<32sQ")  # digest of what follows it, bytes of the description
 _HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -142,7 +142,7 @@ def parse_kept(content: memoryview) -> KeptTokenizer:
         offset += arrays[name].nbytes
     facts, (strip, times) = description["facts"], description["strip"]
     control = {number: ControlToken(*rest) for number, *rest in facts.pop("control")}
-    for name in ("eos_token_ids", "prefix", "suffix"):
+    for name in ("eos_token_ids", "prefix", "suffix", "added_ids"):
         facts[name] = tuple(facts[name])
     return KeptTokenizer(
         facts=TokenizerFacts(control=control, **facts),

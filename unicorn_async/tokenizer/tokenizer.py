@@ -301,6 +301,10 @@ class Tokenizer:
         decoder = StreamDecoder(self, skip_special=skip_special)
         return "".join([decoder.add(token_id) for token_id in ids]) + decoder.finish()
 
+    def added_text(self, token_id: int) -> str:
+        """Return the text of a token that was added to the vocabulary; "" for all others."""
+        return self.token_text(token_id) if token_id in self._facts.added_ids else ""
+
     def token_text(self, token_id: int) -> str:
         """Return the text of one token as it stands inside a text; half a character is U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
