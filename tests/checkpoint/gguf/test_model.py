@@ -235,6 +235,29 @@ def test_what_goes_with_a_model_is_told_from_models(kind: str, architecture: str
         Checkpoint.read(write(tmp_path / "m.gguf", metadata, factor))
 
 
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (
+            {"general.architecture": "llama"},
+            r"tensor 'blk.0.attn_q.weight.lora_a': is a LoRA adapter for a model of .*",
+        ),
+        ({"general.architecture": "llama", "general.type": "model"}, r"tensor '.*': is a LoRA adapter for a model of"),
+        ({}, r"tensor 'blk.0.attn_q.weight.lora_a': is a LoRA adapter, and no model; give that model, .* with --lora"),
+        ({"adapter.type": "lora"}, r"adapter.type 'lora': is a LoRA adapter, and no model"),
+    ],
+)
+def test_an_adapter_is_told_by_its_key_or_its_tensors(
+    metadata: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    factors = {
+        f"blk.0.attn_q.weight.{name}": array("F32", np.zeros(shape, np.float32))
+        for name, shape in (("lora_a", (4, 128)), ("lora_b", (128, 4)))
+    }
+    with pytest.raises(UnsupportedModelError, match=message):
+        Checkpoint.read(write(tmp_path / "m.gguf", metadata, factors))
+
+
 def test_a_model_may_say_that_it_is_one(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", gguf_metadata("llama") | {"general.type": "model"}, gguf_tensors("llama", "F16"))
     assert Checkpoint.read(path).config["architectures"] == ["LlamaForCausalLM"]

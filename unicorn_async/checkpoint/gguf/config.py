@@ -22,13 +22,14 @@ _COUNTS = {"hidden_size": "embedding_length", "max_position_embeddings": "contex
 # What else GGUF files are, by `general.type`.
 _NO_MODELS = {
     "adapter": (
-        "is a LoRA adapter for a model of architecture {base}, and no model; give that model, and the adapter with"
+        "is a LoRA adapter{base}, and no model; give that model, and the adapter with"
         " --lora as a directory in PEFT's layout (adapter_config.json, adapter_model.safetensors): adapters in GGUF"
         " files are not supported"
     ),
     "imatrix": "says what matters of a model's weights to who quantises them, and is no model",
     "mmproj": "is the projector for images or audio beside a model, and no model; give the model's own file",
 }
+_FACTORS = (".lora_a", ".lora_b")  # how an adapter's tensors end, whatever its metadata says
 _TENTHS = WITH_LATENTS  # the converter has divided YaRN's weight for all dimensions by 10
 _EXACT_YARN = ("gpt-oss",)  # whose bounds between pairs that YaRN changes and others are no whole numbers
 
@@ -40,10 +41,7 @@ def gguf_config(metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorE
         CheckpointError: it does not say which architecture it has.
         UnsupportedModelError: it has one that is not supported, or the file is no model but what goes with one.
     """
-    kind = metadata.get("general.type")
-    if isinstance(kind, str) and kind in _NO_MODELS:
-        base = metadata.get("general.architecture")
-        raise UnsupportedModelError(f"{source}: general.type {kind!r}: {_NO_MODELS[kind].format(base=shown(base))}")
+    _refuse_others(metadata, tensors, source)
     config = GgufConfig(metadata, tensors, source)
     if config.architecture not in ARCHITECTURES:
         raise UnsupportedModelError(
@@ -51,6 +49,22 @@ def gguf_config(metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorE
             f"known are {', '.join(ARCHITECTURES)}"
         )
     return config
+
+
+def _refuse_others(metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorEntry], source: str) -> None:
+    kind, adapter = metadata.get("general.type"), metadata.get("adapter.type")
+    factor = next((name for name in tensors if name.endswith(_FACTORS)), None)
+    if isinstance(kind, str) and kind in _NO_MODELS:
+        told = f"general.type {kind!r}"
+    elif adapter is not None:  # written before there was a general.type
+        kind, told = "adapter", f"adapter.type {shown(adapter)}"
+    elif factor is not None:
+        kind, told = "adapter", f"tensor {factor!r}"
+    else:
+        return
+    base = metadata.get("general.architecture")
+    of_base = "" if base is None else f" for a model of architecture {shown(base)}"
+    raise UnsupportedModelError(f"{source}: {told}: {_NO_MODELS[kind].format(base=of_base)}")
 
 
 def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> dict[str, object]:
