@@ -10,6 +10,7 @@ import pytest
 from tests.guidance.test_matchers import generated, made_vocabulary
 from unicorn_async.calls.call_format import CallFormat, CallKind
 from unicorn_async.calls.call_grammar import call_grammar
+from unicorn_async.calls.call_text import calls_text
 from unicorn_async.calls.tool import Tool, ToolMode, ToolUse
 from unicorn_async.guidance.matchers import Matchers
 
@@ -33,6 +34,7 @@ FORMS = [
         if kind is not CallKind.HARMONY
     ),
     SEED,
+    CallFormat(CallKind.SEPARATED, takes_tools=True, is_lined=True),
 ]
 
 
@@ -90,6 +92,7 @@ def test_strict_tools_leave_text_free_until_a_call(matchers: Matchers, form: Cal
         CallKind.XML: "Hi <tool_call>\n<function=add>\n<parameter=x>\n5\n</parameter>\n</function>\n</tool_call>",
         CallKind.KEYED: "Hi <tool_call>add\n<arg_key>x</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
         CallKind.BRACED: "Hi <|tool_call>call:add{x:5}<tool_call|>",
+        CallKind.SEPARATED: "Hi " + calls_text(form, [("add", '{"x": 5}')]),
         CallKind.PYTHON: "[add(x=5)]",
     }[form.kind]
     if form is SEED:

@@ -26,6 +26,10 @@ TAGGED, GENERAL = CallFormat(CallKind.TAGGED, takes_tools=True), CallFormat(Call
 BARE, LISTED = CallFormat(CallKind.BARE, takes_tools=True), CallFormat(CallKind.LISTED, takes_tools=True)
 GRANITE = CallFormat(CallKind.LISTED, takes_tools=True, marks=("<|tool_call|>", ""), takes_calls=False)
 NAMED = CallFormat(CallKind.NAMED, takes_tools=True)
+DEEPSEEK = CallFormat(CallKind.SEPARATED, takes_tools=True)
+FENCED = CallFormat(CallKind.SEPARATED, takes_tools=True, is_lined=True)
+BEGIN, ALL, CALL, END = (f"<｜tool▁{word}｜>" for word in ("calls▁begin", "calls▁end", "call▁begin", "call▁end"))
+SEP = "<｜tool▁sep｜>"
 A, B = '{"a": 1, "b": [2, "x}"]}', '{"text": "a \\\\\\" ] </tool_call> é"}'
 ADD, FIND = ("add", A), ("find", B)
 
@@ -61,6 +65,22 @@ CASES: list[tuple[CallFormat, str, str, list[tuple[str, str]]]] = [
     (LISTED, "a [list", "a [list", []),
     (NAMED, f"[TOOL_CALLS]add[ARGS]{A}[TOOL_CALLS]find[ARGS]{B}", "", [ADD, FIND]),
     (NAMED, f"Well: [TOOL_CALLS]add{A}", "Well: ", [ADD]),
+    (DEEPSEEK, f"{BEGIN}{CALL}add{SEP}{A}{END}{CALL}find{SEP}{B}{END}{ALL}", "", [ADD, FIND]),
+    (DEEPSEEK, f"Well, <｜tool is none.\n\n{BEGIN}{CALL}add{SEP}{A}{END}{ALL}", "Well, <｜tool is none.", [ADD]),
+    (DEEPSEEK, f"{BEGIN}{CALL}add{SEP}{A}{END}{ALL} So.", "So.", [ADD]),
+    (DEEPSEEK, f"{CALL}find{SEP}\n{B}\n{END}", "", [FIND]),
+    (DEEPSEEK, f"{BEGIN}{CALL}find{SEP}{B[:9]}", "", [("find", B[:9])]),
+    (DEEPSEEK, f"{BEGIN}\n{CALL}function{SEP}add\n```json\n{A}\n```{END}\n{ALL}", "", [ADD]),
+    (DEEPSEEK, f"{BEGIN}{CALL}other{SEP}{A}", f"other{SEP}{A}", []),
+    (DEEPSEEK, f"{BEGIN}{CALL}add{SEP}", f"add{SEP}", []),
+    (DEEPSEEK, A, A, []),
+    (
+        FENCED,
+        f"Let me see.{BEGIN}{CALL}function{SEP}add\n```json\n{A}\n```{END}\n"
+        f"{CALL}function{SEP}find\n```json\n{B}\n```{END}{ALL}",
+        "Let me see.",
+        [ADD, FIND],
+    ),
 ]
 
 
@@ -120,9 +140,10 @@ def test_noise_never_fails_and_nothing_of_it_is_lost_as_text() -> None:
     rng = random.Random(5)
     parts = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "add", "```json\n", "```", "<|python_tag|>"]
     parts += ["{", "}", "[", "]", '"name"', ":", '"add"', ",", '"arguments"', "\\", '"', "x", " ", "\n", "null", "5"]
+    parts += [BEGIN, CALL, SEP, END, ALL, "```"]
     for _ in range(3000):
         pieces = rng.choices(parts, k=rng.randint(1, 14))
-        for form in (TAGGED, GENERAL, BARE, LISTED, NAMED):
+        for form in (TAGGED, GENERAL, BARE, LISTED, NAMED, DEEPSEEK, FENCED):
             summed(read(form, pieces))
 
 
@@ -138,6 +159,10 @@ TEMPLATES = {
     "{% if tools %}[AVAILABLE_TOOLS][TOOL_CALLS][{": CallFormat(CallKind.LISTED, takes_tools=True),
     "{% if tools %}{% set available_tools = tools %}<|tool_call|>": GRANITE,
     "{% if tools %}[TOOL_CALLS]name[ARGS]{": CallFormat(CallKind.NAMED, takes_tools=True),
+    f"{{% if tools %}}{BEGIN}{CALL}": DEEPSEEK,
+    f"{{% if tools %}}{BEGIN}{CALL}```json": FENCED,
+    f"{{% if message['tool_calls'] is defined %}}{BEGIN}{CALL}": CallFormat(CallKind.SEPARATED, takes_tools=False),
+    f"{{% if message['content'] is none %}}{{% for one in message['tool_calls'] %}}{BEGIN}": GENERAL,
     "{{ messages }}": CallFormat(CallKind.TAGGED, takes_tools=False),
 }
 

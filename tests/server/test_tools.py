@@ -157,6 +157,33 @@ async def test_a_template_with_tools_gets_them_and_its_form_is_read(
     assert assistant.tool_calls[0].id == tool.tool_call_id == call.id[-9:]
 
 
+async def test_a_template_that_writes_calls_and_tells_of_no_tools_has_its_form_told_by_the_system_text(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    engine.fake_tokenizer.chat_template = "{% if message['tool_calls'] is defined %}<｜tool▁calls▁begin｜>"
+    written = (
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Bern", "days": 2}<｜tool▁call▁end｜>'
+    )
+    engine.script = script(f"Let me look.{written}<｜tool▁calls▁end｜>")
+    completion = await client.chat.completions.create(model="fake-model", messages=CHAT, tools=CHAT_TOOLS)
+    message = completion.choices[0].message
+    assert message.content == "Let me look." and message.tool_calls is not None
+    call = message.tool_calls[0]
+    assert call.type == "function" and json.loads(call.function.arguments) == ARGUMENTS
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "sun"}
+    engine.script = script("Fine.")
+    await client.chat.completions.create(
+        model="fake-model", messages=[*CHAT, message.to_dict(), result], tools=CHAT_TOOLS
+    )
+    assert "tools" not in engine.fake_tokenizer.options[-1]
+    system, _, assistant, tool = engine.fake_tokenizer.conversations[-1]
+    assert (
+        "<｜tool▁call▁begin｜>function_name<｜tool▁sep｜>{" in system.content and '"name": "weather"' in system.content
+    )
+    assert (assistant.content, assistant.tool_calls[0].name) == ("Let me look.", "weather")
+    assert (tool.role, tool.content) == ("tool", "sun")
+
+
 async def test_chat_chunks_have_calls_by_their_index(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
     engine.script = script(f"{CALL}\n{CALL}")
     async with client.chat.completions.stream(model="fake-model", messages=CHAT, tools=CHAT_TOOLS) as stream:

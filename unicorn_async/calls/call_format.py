@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from unicorn_async.calls import separated
 from unicorn_async.calls.harmony import is_harmony
 
 
@@ -20,6 +21,7 @@ class CallKind(Enum):
     KEYED = "keyed"  # <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>: GLM 4.5
     HARMONY = "harmony"  # a message to=functions.name in a channel of its own: gpt-oss, see harmony.py
     BRACED = "braced"  # <|tool_call>call:name{key:<|"|>value<|"|>}<tool_call|>: Gemma 4
+    SEPARATED = "separated"  # <｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜>: DeepSeek, see separated.py
     PYTHON = "python"  # [name(key="value"), …]: Llama 3.2 and others that are told so; in tags, Olmo 3 and LFM2
 
 
@@ -38,6 +40,7 @@ _MARKS = {
     CallKind.KEYED: _TOOL_CALL,
     CallKind.HARMONY: ("", ""),
     CallKind.BRACED: _BRACED_CALL,
+    CallKind.SEPARATED: separated.CALLS,
     CallKind.PYTHON: ("", ""),
 }
 _INNER_MARKS = {
@@ -45,6 +48,7 @@ _INNER_MARKS = {
     CallKind.BARE: ("<|python_tag|>",),
     CallKind.KEYED: ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     CallKind.BRACED: ('<|"|>',),
+    CallKind.SEPARATED: (*separated.CALL, separated.SEPARATOR),
     CallKind.PYTHON: ("<|python_tag|>", "<|python_start|>", "<|python_end|>"),
 }
 _LINED_VALUE = re.compile(r"<parameter=[^<>]{0,64}>(?:\\n|\n)")
@@ -59,7 +63,7 @@ class CallFormat:
     """A form of calls; where the template `takes_tools`, it tells the model of them, else the system text does.
 
     `marks` stand around calls where they are others than usual. What `is_lined` has lines of its own: each value of the
-    XML form, each call of Python's, which are a list otherwise.
+    XML form, each call of Python's, which are a list otherwise, a separated call's arguments, in a fence.
     """
 
     kind: CallKind
@@ -96,8 +100,19 @@ class CallFormat:
 
 def call_format(template: str | None) -> CallFormat:
     """Return the form that a model's chat template writes calls in, or the general one for those that know of none."""
-    found = _own_format(template) if template is not None and "tools" in template else None
+    found = None
+    if template is not None and separated.CALLS[0] in template:
+        found = _separated(template)
+    elif template is not None and "tools" in template:
+        found = _own_format(template)
     return found or CallFormat(CallKind.TAGGED, takes_tools=False)
+
+
+def _separated(template: str) -> CallFormat | None:
+    takes_tools = "tools" in template
+    if not takes_tools and not separated.writes_calls(template):
+        return None
+    return CallFormat(CallKind.SEPARATED, takes_tools=takes_tools, is_lined="```json" in template)
 
 
 def _own_format(template: str) -> CallFormat | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from unicorn_async.calls import separated
 from unicorn_async.calls.braced_grammar import BracedRules
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.harmony_grammar import HarmonyRules
@@ -99,6 +100,9 @@ class _Rules:
                 return self._repeated("one", '"; "')
             case CallKind.LISTED:
                 return f'{opening} "[" {self._repeated("one", chr(34) + ", " + chr(34))} "]"'
+            case CallKind.SEPARATED:
+                calls = self._repeated("one", json.dumps("\n") if self._form.is_lined else "")
+                return f"{opening} {calls} {closing}"
             case CallKind.PYTHON if self._form.is_lined:
                 calls = self._repeated("one", json.dumps("\n"))
                 return f'{opening} "\\n"? {calls} "\\n"? {closing}'  # some templates have it on a line
@@ -114,8 +118,9 @@ class _Rules:
         if not self._form.opening:
             return [f"start: TEXT | {self._calls()}", r"TEXT: /(\s*[^\s{\[](.|\n)*)?/"]
         opening, text = self._form.opening, r"TEXT: /(.|\n)*/"
-        if self._form.kind is CallKind.XML:
-            text += r" & ~/(.|\n)*<function=(.|\n)*/"  # which is read as a call without its opening, too
+        begins = {CallKind.XML: "<function=", CallKind.SEPARATED: separated.CALL[0]}.get(self._form.kind)
+        if begins is not None:
+            text += rf" & ~/(.|\n)*{begins}(.|\n)*/"  # which is read as a call without its opening, too
         if opening in self._control:
             return [f"start: TEXT ({self._calls()})?", text]
         calls = self._calls().removeprefix(self._marker(opening)).lstrip()
@@ -127,8 +132,16 @@ class _Rules:
     def _one(self, tool: Tool, index: int) -> str:
         if self._form.kind is CallKind.NAMED:
             return f"{json.dumps(tool.name)} {self._marker('[ARGS]')} args_{index}"
+        if self._form.kind is CallKind.SEPARATED:
+            return self._separated(tool.name, index)
         head = f'{{"name": {json.dumps(tool.name)}, "{self._form.arguments_key}": '
         return f'{json.dumps(head)} args_{index} "}}"'
+
+    def _separated(self, name: str, index: int) -> str:
+        before, behind = separated.around(name, is_fenced=self._form.is_lined)
+        head = (separated.CALL[0], before, separated.SEPARATOR, behind)
+        tail = (separated.FENCE[1] if self._form.is_lined else "", separated.CALL[1])
+        return " ".join([*map(self._marker, head), f"args_{index}", *map(self._marker, tail)])
 
     def _marker(self, text: str) -> str:
         if text in self._control:

@@ -6,6 +6,7 @@ import json
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from unicorn_async.calls import separated
 from unicorn_async.calls.braced_reader import BracedReader
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.events import Arguments, Said
@@ -43,8 +44,9 @@ class CallReader:
         """`tools` are the parameters of those that can be called, by their names."""
         self._form = form
         self._tools = tools
-        # Qwen3-Coder leaves the outer tag out at times.
-        self._openings = (form.opening, _FUNCTION) if form.kind is CallKind.XML else (form.opening,)
+        # Qwen3-Coder leaves the outer tag out at times, DeepSeek likewise.
+        more = {CallKind.XML: (_FUNCTION,), CallKind.SEPARATED: (separated.CALL[0],)}.get(form.kind, ())
+        self._openings = (form.opening, *more)
         self._place = _Place.START
         self._held = ""
         self._lead = ""  # what stands before a call that may be none: its opening, and white space
@@ -93,7 +95,9 @@ class CallReader:
         begun, form = self._held.lstrip(), self._form
         if not begun:
             return False
-        is_general = not form.takes_tools  # such models have forms of their own beside the one that they are told
+        is_general = (
+            not form.takes_tools and form.kind is CallKind.TAGGED
+        )  # such models have forms of their own beside the one that they are told
         if form.kind is CallKind.PYTHON and not form.opening:
             return self._start_list(begun)
         prefixes = ("<|python_tag|>",) if form.kind is CallKind.BARE else _FENCES if is_general else ()
@@ -145,6 +149,8 @@ class CallReader:
         form = self._form
         if form.is_written:
             return self._written_calls(events)
+        if form.kind is CallKind.SEPARATED:
+            return self._separated_calls()
         if form.kind is CallKind.NAMED:
             rest = self._held.lstrip()
             if rest.startswith(form.opening):
@@ -165,6 +171,19 @@ class CallReader:
         if any(mark.startswith(rest) for mark in (*ends, *([form.opening] if form.kind is CallKind.NAMED else []))):
             return False
         self._place = _Place.NAME if form.kind is CallKind.NAMED else _Place.TEXT
+        return True
+
+    def _separated_calls(self) -> bool:
+        """Go over what stands beside a call, to its name or the end of all."""
+        self._held = rest = self._held.lstrip()
+        mark = next((mark for mark in (self._form.closing, *separated.BESIDE) if rest.startswith(mark)), None)
+        if mark is not None:
+            self._held = rest.removeprefix(mark)
+            self._place = _Place.TEXT if mark == self._form.closing else _Place.CALLS
+            return True
+        if any(mark.startswith(rest) for mark in (self._form.closing, *separated.BESIDE)):
+            return False
+        self._place = _Place.NAME
         return True
 
     def _written_calls(self, events: list[CallEvent]) -> bool:
@@ -218,7 +237,10 @@ class CallReader:
         name, found, after = self._held.partition("{")
         if not found and len(self._held) <= _MOST_NAME:
             return False
-        name = name.partition("[ARGS]")[0].partition("[CALL_ID]")[0].strip()
+        if self._form.kind is CallKind.SEPARATED:
+            name = separated.called_name(name)
+        else:
+            name = name.partition("[ARGS]")[0].partition("[CALL_ID]")[0].strip()
         if name not in self._tools:
             self._place = _Place.TEXT
             return True

@@ -48,6 +48,11 @@ You can call functions. To call one, write nothing but this, once for each call:
 What a function returns comes back within <tool_response></tool_response>. The functions, one a line, with JSON \
 schemas of their arguments:
 """
+_OWN_TEXT = """\
+You can call functions. To call some, write nothing but this, the part between the inner marks once for each call:
+{calls}
+The functions, one a line, with JSON schemas of their arguments:
+"""
 _MISTRAL_ID_CHARS = 9  # its templates refuse others
 
 
@@ -134,18 +139,27 @@ class ToolPlan:
             return tuple(_with_calls(message, self.form) for message in messages)
         if self.form.kind in (CallKind.LISTED, CallKind.NAMED):
             return tuple(_with_short_ids(message) for message in messages)
-        return tuple(messages) if self.form.takes_tools else self._told(messages)
+        if self.form.takes_tools:
+            return tuple(messages)
+        if self.form.kind is CallKind.TAGGED:
+            return self._told(messages)
+        example = calls_text(self.form, [("function_name", '{"an argument\'s name": "its value"}')])
+        return self._with_tools(messages, _OWN_TEXT.format(calls=example))
+
+    def _with_tools(self, messages: Sequence[ChatMessage], text: str) -> tuple[ChatMessage, ...]:
+        """The tools in the system message, behind a text about them."""
+        if not self.use.callable:
+            return tuple(messages)
+        text += "\n".join(json.dumps(tool.to_json()["function"]) for tool in self.use.callable)
+        head = messages[0] if messages and messages[0].role == "system" else None
+        first = ChatMessage("system", text if head is None else f"{head.content}\n\n{text}")
+        return (first, *(messages if head is None else messages[1:]))
 
     def _told(self, messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
         """Calls, and what they returned, as text; the tools in the system message."""
         found: list[ChatMessage] = []
-        if self.use.callable:
-            text = _SYSTEM_TEXT + "\n".join(json.dumps(tool.to_json()["function"]) for tool in self.use.callable)
-            head = messages[0] if messages and messages[0].role == "system" else None
-            found.append(ChatMessage("system", text if head is None else f"{head.content}\n\n{text}"))
-            messages = messages if head is None else messages[1:]
         after_tool = False
-        for message in messages:
+        for message in self._with_tools(messages, _SYSTEM_TEXT):
             is_tool = message.role == "tool"
             said = _as_text(message)
             if after_tool and said.role == "user":  # templates want turns
