@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from unicorn_async.cli.amounts import duration, rate, size
-from unicorn_async.cli.progress import ProgressLine, load_text
+from unicorn_async.cli.progress import ProgressLine, download_text, load_text
 from unicorn_async.engine.types import LoadProgress
 
 
@@ -33,6 +34,13 @@ def test_a_load_under_way_shows_bytes_speed_layers_and_the_time_left() -> None:
         bytes_downloaded=1_200_000_000,
     )
     assert load_text(coming).endswith("6.00 s left, 1.2 GB of 4.1 GB downloaded")
+
+
+def test_a_download_that_a_load_waits_for_has_a_bar() -> None:
+    early = LoadProgress(0, 0, 0, 0, 1.0, False)
+    assert download_text(early) == "asking   the hub"
+    come = replace(early, bytes_to_download=4_000_000_000, bytes_downloaded=1_000_000_000)
+    assert download_text(come) == "bringing [######------------------]  25% 1.0 GB of 4.0 GB downloaded"
 
 
 def test_a_terminal_has_one_line_rewritten_and_none_left_at_the_end() -> None:

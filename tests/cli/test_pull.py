@@ -78,6 +78,8 @@ def test_models_are_pulled_listed_and_removed(environ: dict[str, str]) -> None:
         (("pull", "org/m-GGUF:Q5_0"), "give one of org/m-GGUF:Q4_K_M"),
         (("pull", "../m"), "expected ORG/NAME"),
         (("rm", "org/m"), "org/m: not in "),
+        (("serve", "org/none", "--pull", "--port", "0"), "org/none"),
+        (("serve", "org/unknown", "--pull", "--port", "0"), "architectures ['UnheardOfForCausalLM'] is not supported"),
         (("serve", "--pull", "--models-dir", "."), "--pull: there is no MODEL to bring"),
         (("generate", "org/tiny", "x"), "Nothing is downloaded unasked; bring it with: unicorn pull org/tiny"),
     ],

@@ -18,11 +18,12 @@ from tests.engine.leftovers import no_leftovers
 from tests.hub.hub_server import HubServer
 from unicorn_async.checkpoint.location import find_model
 from unicorn_async.cli import serving
-from unicorn_async.cli.pull import Teller, begin_pull_model, hub_name
+from unicorn_async.cli.pull import Teller, hub_name
 from unicorn_async.cli.server_options import add_server_options
 from unicorn_async.config import EngineConfig
+from unicorn_async.errors import DownloadError
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.hub import large_file, received, stream
+from unicorn_async.hub import large_file, pending, received, repository, stream
 from unicorn_async.hub.cached import is_cached
 from unicorn_async.hub.download import pull
 from unicorn_async.server.listener import address_of, bind
@@ -31,6 +32,8 @@ from unicorn_async.tokenizer.kept_folder import KeptFolder
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from unicorn_async.hub.needed import RepoFile
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 FILE = "model.safetensors"
@@ -61,6 +64,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
     monkeypatch.setattr(large_file, "SMALLEST", 100_000)
     monkeypatch.setattr(stream, "_END_S", 0.01)
+    monkeypatch.setattr(pending, "_END_S", 0.01)
     with no_leftovers(monkeypatch):
         yield
 
@@ -82,17 +86,15 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @asynccontextmanager
 async def command(*arguments: str) -> AsyncIterator[tuple[asyncio.Task[int], httpx.AsyncClient]]:
-    """Run the command in this loop, as soon as what describes the model has come."""
+    """Run the command in this loop."""
     parser = argparse.ArgumentParser()
     add_server_options(parser)
     options = parser.parse_args(arguments, argparse.Namespace(model="org/tiny", model_name=None))
     with Instance.create() as instance:
         device = choose(instance)
     config = EngineConfig(device=str(device.index), max_context=64, max_num_seqs=2)
-    begun = await asyncio.to_thread(begin_pull_model, hub_name("org/tiny"))
-    assert begun is not None
     with bind("127.0.0.1", 0) as listener:
-        task = asyncio.create_task(serving.serve_models(options, config, listener, None, begun))
+        task = asyncio.create_task(serving.serve_models(options, config, listener, None, hub_name("org/tiny")))
         try:
             async with httpx.AsyncClient(base_url=address_of(listener)) as client:
                 yield task, client
@@ -140,6 +142,58 @@ async def test_a_question_is_answered_when_the_model_has_come_which_is_then_in_t
         assert load["bytes_downloaded"] == load["bytes_to_download"] == nbytes
         assert not task.done()
         assert looked_for == [find_model("org/tiny")], "an older revision's tokenizer is another one"
+
+
+async def test_the_server_is_there_before_the_hub_has_answered(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, fetch = threading.Event(), repository.Repository._fetch
+
+    def held_fetch(one: repository.Repository, revision: str, file: RepoFile) -> None:
+        assert file.name != "tokenizer.json" or answers.wait(120)
+        fetch(one, revision, file)
+
+    monkeypatch.setattr(repository.Repository, "_fetch", held_fetch)
+    async with command() as (task, client):
+        health = await status(client, "opening")
+        while health["waits_for"] != "download" or not health["load"]["bytes_downloaded"]:
+            health = await status(client, "opening")
+        assert health["load"]["bytes_downloaded"] < health["load"]["bytes_to_download"]
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/v1/models")).json()["data"][0]["id"] == "org/tiny"
+        waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+        await status(client, "opening")
+        assert not waiting.done()
+        answers.set()
+        assert (await waiting).status_code == 200
+        assert not task.done()
+
+
+async def test_a_server_that_ends_waits_for_no_answer_of_the_hub(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def held_files(one: repository.Repository) -> None:
+        asked.set()
+        answers.wait(120)
+        raise DownloadError("too late")
+
+    monkeypatch.setattr(repository.Repository, "files", held_files)
+    async with command() as (task, client):
+        assert await asyncio.to_thread(asked.wait, 120)
+        waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+        await status(client, "opening")
+        task.cancel()
+        await asyncio.wait([task])
+        assert not answers.is_set()
+        await asyncio.wait([waiting])
+    answers.set()
+
+
+async def test_what_the_hub_refuses_ends_the_command(hub: HubServer) -> None:
+    hub.gated = True
+    with pytest.raises(DownloadError, match="org/tiny"):
+        async with command() as (task, _):
+            await task
 
 
 async def test_bytes_that_are_not_as_listed_are_no_model_and_no_file(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.checkpoint.partial_files import Coming
 from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog, given_entry
+from unicorn_async.checkpoint.coming_model import ComingModel
 from unicorn_async.checkpoint.partial_file import ModelDownload
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, WeightScheme
 from unicorn_async.engine.model_library import AdapterChoice, ListedModel, ModelChoice, ModelLibrary
@@ -73,6 +74,13 @@ def test_a_default_scheme_gives_way_where_weights_are_quantised_already(config: 
         library.prepare(ModelChoice("blocks.gguf", weights=WeightScheme.INT4))
 
 
+def coming_of(download: ModelDownload) -> ComingModel:
+    """The same, which can be opened."""
+    coming = ComingModel(download.name)
+    coming.begin(download)
+    return coming
+
+
 def test_a_model_that_is_on_its_way_can_be_chosen_and_is_not_looked_for(
     model_directory: WriteModel, config: EngineConfig, tmp_path: Path
 ) -> None:
@@ -80,13 +88,25 @@ def test_a_model_that_is_on_its_way_can_be_chosen_and_is_not_looked_for(
     file = Coming.of(tmp_path / "tiny" / "model.safetensors", 20_000)
     download = ModelDownload("org/tiny", tmp_path / "tiny", {file.path: file.file})
     catalog = ModelCatalog(CatalogEntry("mine", "org/tiny"), [], {"HF_HOME": str(tmp_path)})
-    library = ModelLibrary(catalog, config, download=download)
+    library = ModelLibrary(catalog, config, coming=coming_of(download))
     assert ListedModel("mine") in library.models(10.0)
     assert library.prepare(ModelChoice("mine")).location == "org/tiny"
     assert library.placement(ModelChoice("mine")).bytes_to_read > 20_000
     file.file.fail(DownloadError("no more"))
     with pytest.raises(DownloadError, match=r"^no more$"):
         library.prepare(ModelChoice("mine"))
+
+
+def test_of_a_model_whose_download_has_only_begun_nothing_is_known(config: EngineConfig, tmp_path: Path) -> None:
+    catalog = ModelCatalog(CatalogEntry("mine", "org/tiny"), [], {"HF_HOME": str(tmp_path)})
+    coming = ComingModel("org/tiny")
+    library = ModelLibrary(catalog, config, coming=coming)
+    for ask in (library.prepare, library.placement):
+        with pytest.raises(DownloadError, match=r"org/tiny: its download has only begun"):
+            ask(ModelChoice("mine"))
+    assert ListedModel("mine") in library.models(10.0)
+    coming.fail(DownloadError("no such repository"))
+    assert ListedModel("mine", problem="no such repository") in library.models(10.0)
 
 
 def test_a_model_whose_download_failed_can_be_chosen_once_another_process_has_brought_it(
@@ -96,7 +116,7 @@ def test_a_model_whose_download_failed_can_be_chosen_once_another_process_has_br
     content = (tmp_path / "tiny" / "model.safetensors").read_bytes()
     file = Coming.of(tmp_path / "tiny" / "model.safetensors", 20_000)
     download = ModelDownload("org/tiny", tmp_path / "tiny", {file.path: file.file})
-    library = ModelLibrary(ModelCatalog(CatalogEntry("mine", "org/tiny")), config, download=download)
+    library = ModelLibrary(ModelCatalog(CatalogEntry("mine", "org/tiny")), config, coming=coming_of(download))
     file.file.fail(DownloadError("no more"))
     file.path.write_bytes(content)
     assert library.prepare(ModelChoice("mine")).location == "org/tiny"

@@ -14,10 +14,12 @@ from unicorn_async.errors import CheckpointError, EngineClosedError, ModelNotFou
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from unicorn_async.engine.model_facts import ModelFacts
+    from unicorn_async.engine.model_library import OnWait
     from unicorn_async.engine.placement import DevicePlan
+    from unicorn_async.engine.types import LoadProgress
 
 TURNS = 3  # of the loop, that opening and closing take
 
@@ -40,6 +42,7 @@ class FakeLibrary:
     unless it `holds_facts`, and `plans` where they would lie. `refuse` is raised for every choice; `fail_open` has
     errors for models of these names. `planned` and `prepared` are the choices that came.
     Who is prepared waits for `hold_prepare`, in its thread.
+    `downloads` are what models wait for before they are opened.
     `hold_open`, `hold_load` and `hold_close` have events that models of these names wait for.
     """
 
@@ -48,6 +51,7 @@ class FakeLibrary:
         self.engines: list[NamedEngine] = []
         self.num_open = 0
         self.opening = asyncio.Event()  # set once the first begins to be opened
+        self.downloads: list[LoadProgress] = []
         self.hold_open: dict[str, asyncio.Event] = {}
         self.hold_load: set[str] = set()
         self.hold_close: dict[str, asyncio.Event] = {}
@@ -106,9 +110,12 @@ class FakeLibrary:
         return PublicText().of(text)
 
     @asynccontextmanager
-    async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[NamedEngine]:
+    async def open(self, model: PreparedModel, on_wait: OnWait) -> AsyncIterator[NamedEngine]:
         assert self.num_open == 0, "the last engine has to be closed first"
         self.num_open += 1
+        for download in self.downloads:
+            on_wait("download", download)
+            await asyncio.sleep(0.05)
         on_wait("device")
         self.opening.set()
         try:

@@ -15,6 +15,7 @@ from tests.server.conftest import serving
 from tests.server.fake_library import FakeLibrary, prepared
 from tests.server.ws_client import connected, text_of
 from unicorn_async.errors import CheckpointError, ConfigError, OutOfMemoryError
+from unicorn_async.loader.progress import LoadProgress
 from unicorn_async.server import ModelHost, ServerOptions
 from unicorn_async.server.model_state import ModelStatus
 
@@ -267,6 +268,27 @@ async def test_unload_closes_the_model(client: httpx.AsyncClient, library: FakeL
     assert library.num_open == 0
     assert (await chat(client))[:2] == (503, "no_model")
     assert (await client.post("/v1/models/unload")).status_code == 200  # nothing is left to do
+
+
+async def test_a_download_that_a_model_waits_for_is_told(
+    client: httpx.AsyncClient, served: Served, library: FakeLibrary
+) -> None:
+    library.downloads = [LoadProgress(0, 0, 0, 0, 0.1 * part, False, False, 1000, 100 * part) for part in range(5)]
+    library.hold_open["a"] = asyncio.Event()
+    async with connected(f"{served.ws_url}?events=unicorn") as socket:
+        assert (await socket.receive())["status"] == "empty"
+        loading = asyncio.create_task(client.post("/v1/models/load", json={"model": "a"}))
+        events = await socket.until("unicorn.load.progress")
+        assert (events[-1]["bytes_to_download"], events[-1]["model"], events[-1]["done"]) == (1000, "a", False)
+        health = (await client.get("/health")).json()
+        assert (health["status"], health["waits_for"]) == ("opening", "download")
+        assert health["load"]["bytes_to_download"] == 1000 and "device" not in health
+        while events[-1].get("waits_for") != "device":
+            events.append(await socket.receive())
+        told = [event["waits_for"] for event in events if event["type"] == "unicorn.model"]
+        assert told.count("download") == 1
+        library.hold_open["a"].set()
+        await loading
 
 
 async def test_watchers_follow_a_switch(client: httpx.AsyncClient, served: Served, library: FakeLibrary) -> None:

@@ -10,9 +10,12 @@ import pytest_asyncio
 
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine
+from tests.server.fake_library import FakeLibrary, prepared
 from tests.web.axe import needs_axe, violations
 from tests.web.chromium import CHROMIUM, ask, becomes, shows
 from unicorn_async.errors import DeviceLostError
+from unicorn_async.loader.progress import LoadProgress
+from unicorn_async.server import ModelHost
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page, WebSocket
@@ -70,6 +73,20 @@ async def test_each_layer_lights_up_as_it_comes(browser: Browser, served: Served
     await engine.set_loaded(TOTAL)
     await page.locator("#load").wait_for(state="detached")
     await page.close()
+
+
+async def test_a_download_that_the_load_waits_for_is_shown_as_one(browser: Browser) -> None:
+    library = FakeLibrary()
+    library.downloads = [LoadProgress(0, 0, 0, 0, 2.0, False, False, 16_000_000_000, 4_000_000_000)] * 2000
+    async with ModelHost(library) as models, serving(models) as found:
+        models.begin(prepared("a"))
+        page = await browser.new_page()
+        await page.goto(found.url)
+        await shows(page, "#load-text", "Opening a")
+        await shows(page, "#load-numbers", "4.0 of 16.0 GB downloaded")
+        assert await page.locator("#load-bar").get_attribute("aria-valuenow") == "25"
+        assert await page.locator(".cell.on").count() * 4 == await page.locator(".cell").count()
+        await page.close()
 
 
 async def test_a_question_climbs_through_the_layers(browser: Browser, served: Served, engine: FakeEngine) -> None:

@@ -114,6 +114,15 @@ def load_text(progress: LoadProgress) -> str:
     return "loading  " + ", ".join(parts)
 
 
+def download_text(progress: LoadProgress) -> str:
+    """Return one line about a model whose load waits for a download."""
+    if not progress.bytes_to_download:
+        return "asking   the hub"
+    share = progress.bytes_downloaded / progress.bytes_to_download
+    come = f"{size(progress.bytes_downloaded)} of {size(progress.bytes_to_download)}"
+    return f"bringing {bar(share)} {come} downloaded"
+
+
 def bar(share: float) -> str:
     """Return a bar with its percentage; `share` is 0 to 1."""
     full = round(share * _BAR_WIDTH)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.checkpoint import CONFIG_FILE
@@ -13,17 +15,19 @@ from unicorn_async.checkpoint.quantisation import refuse_announced
 from unicorn_async.checkpoint.strict_json import read_object
 from unicorn_async.cli.amounts import size
 from unicorn_async.errors import CheckpointError, ConfigError, UnsupportedModelError
-from unicorn_async.hub.download import begin_pull, pull
-from unicorn_async.hub.stream import DownloadStream
+from unicorn_async.hub.download import pull
+from unicorn_async.hub.pending import PendingPull
 from unicorn_async.models.registry import model_spec
 from unicorn_async.public_text import printable
 from unicorn_async.weights.wanted import file_types
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from pathlib import Path
     from typing import BinaryIO
 
+_log = logging.getLogger(__name__)
 NAME_HELP = "ORG/NAME, or ORG/NAME:TAG for one of several GGUF files, such as ORG/NAME:Q4_K_M"
 
 
@@ -58,18 +62,24 @@ def pull_model(name: HubName) -> Path:
     return pulled.path
 
 
-def begin_pull_model(name: HubName) -> DownloadStream | None:
-    """Bring a model until it can be opened, and the rest in a thread; None if all of it is there. Raises as `pull`."""
-    begun = begin_pull(name, Teller())
-    return begun if isinstance(begun, DownloadStream) else None
+def begin_pull_model(text: str, name: HubName) -> PendingPull:
+    """Begin to bring what a `text` on the command line names on the hub; what is told of it goes to the log."""
+    return PendingPull(text, name, Teller(partial(_log.info, "%s")))
 
 
 class Teller:
-    """The listener of a download at a terminal: refuses models that can't be loaded."""
+    """The listener of a download: refuses models that can't be loaded."""
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        """`tell` takes lines, which are printed where progress is shown without it."""
+        self._tell = tell
 
     def note(self, text: str) -> None:
-        """Print it where progress is shown."""
-        print(printable(text), file=sys.stderr)
+        """Tell it."""
+        if self._tell is not None:
+            self._tell(text)
+        else:
+            print(printable(text), file=sys.stderr)
 
     def check_directory(self, directory: Path) -> None:
         """Look at config.json; adapters have none."""

@@ -15,7 +15,7 @@ from unicorn_async.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-    from unicorn_async.hub.stream import DownloadStream
+    from unicorn_async.checkpoint.hub import HubName
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,22 +37,17 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--draft {options.draft}: there is no MODEL to draft for")
     vulkan = options.vulkan if options.model is not None else None  # what it says of free memory would be old by then
     config = engine_config(options)
-    stream = _pull(options.model) if options.pull else None
-    try:
-        return run_server(options, config, vulkan, stream)
-    finally:
-        if stream is not None:
-            stream.close()
+    return run_server(options, config, vulkan, _to_pull(options.model) if options.pull else None)
 
 
-def _pull(model: str | None) -> DownloadStream | None:
-    """Begin to bring a model that is named as the hub has it, unless it is here: then nobody asks the hub anything."""
+def _to_pull(model: str | None) -> HubName | None:
+    """Return what is to be brought from the hub, None where it is here: then nobody asks the hub anything."""
     if model is None:
         raise ConfigError("--pull: there is no MODEL to bring")
     from unicorn_async.checkpoint.location import DEMO  # this, and the rest, is what few starts need
-    from unicorn_async.cli.pull import begin_pull_model, hub_name
+    from unicorn_async.cli.pull import hub_name
     from unicorn_async.hub.cached import is_cached
 
     if model == DEMO or Path(model).expanduser().exists() or is_cached(name := hub_name(model)):
         return None
-    return begin_pull_model(name)
+    return name

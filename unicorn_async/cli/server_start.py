@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
+    from unicorn_async.checkpoint.hub import HubName
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.instance_start import InstanceStart
-    from unicorn_async.hub.stream import DownloadStream
 
 
 def run_server(
     options: argparse.Namespace,
     config: EngineConfig,
     vulkan: InstanceStart | None,
-    stream: DownloadStream | None = None,
+    to_pull: HubName | None = None,
 ) -> int:
     """Open the port, and serve until a signal comes; returns the exit status.
 
     The port first: whether it is free shows at once, and who connects while the rest is imported waits in its queue.
-    With a `stream` the model is on its way; it is closed in the end.
+    The model is brought from the hub where that is what is `to_pull`.
 
     Raises:
         ConfigError: the port is taken. Others: as `serve_models`.
@@ -35,4 +35,4 @@ def run_server(
         from unicorn_async.cli.event_loop import run_async
         from unicorn_async.cli.serving import serve_models
 
-        return run_async(serve_models(options, config, listener, vulkan, stream), ended_status=0)
+        return run_async(serve_models(options, config, listener, vulkan, to_pull), ended_status=0)

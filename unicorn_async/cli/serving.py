@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import end_task, run_to_end
 from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog, given_entry
 from unicorn_async.cli.interpreter import release_start, settle_interpreter
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.process_limits import make_room_for, return_large_blocks
-from unicorn_async.cli.progress import ProgressLine, show_load
+from unicorn_async.cli.progress import ProgressLine, download_text, show_load
 from unicorn_async.cli.server_limits import limits
 from unicorn_async.cli.server_options import API_KEY_VARIABLE
 from unicorn_async.engine.leftovers import Leftovers
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from pathlib import Path
 
+    from unicorn_async.checkpoint.hub import HubName
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.engine import Engine
     from unicorn_async.gpu.instance_start import InstanceStart
-    from unicorn_async.hub.stream import DownloadStream
+    from unicorn_async.hub.pending import PendingPull
     from unicorn_async.server.model_change import Change
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.tls import FileContext
@@ -116,28 +117,27 @@ async def serve_models(
     config: EngineConfig,
     listener: socket.socket,
     vulkan: InstanceStart | None = None,
-    stream: DownloadStream | None = None,
+    to_pull: HubName | None = None,
 ) -> int:
     """Serve at a socket as the command line says, until a signal comes; returns the exit status.
 
     Requests are taken while a model is opened and loads; those that need it wait.
-    With a `stream` the command line's model is on its way, and loaded as it comes; the stream is closed in the end.
+    The command line's model is brought from the hub where that is what is `to_pull`, and loaded as it comes.
 
     Raises:
-        UnicornError: there is no such model, the model given at the start can't be opened, or the one model that the
-            server keeps can't be loaded.
+        UnicornError: there is no such model, the model given at the start does not come or can't be opened, or the one
+            model that the server keeps can't be loaded.
     """
-    catalog, behaviour = model_catalog(options, is_on_its_way=stream is not None), server_options(options)
+    catalog, behaviour = model_catalog(options, is_on_its_way=to_pull is not None), server_options(options)
     num_connections = make_room_for(2 * behaviour.max_connections) // 2  # busy ones, and as many idle ones
     return_large_blocks()
     with ProgressLine() as line, log_lines(line):
         warn_of_visible_key(behaviour.api_key, sys.argv[1:])
         behaviour = _with_room(behaviour, num_connections)
         introduce, leftovers = partial(_introduce, line), Leftovers()
-        download = None if stream is None else stream.download
-        library = ModelLibrary(
-            catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers, download=download
-        )
+        pulled = None if to_pull is None else _begin_pull(options.model, to_pull)
+        coming = None if pulled is None else pulled.coming
+        library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers, coming=coming)
         async with leftovers, _host(library, options) as models:
             given = library.given()
             first = models.begin(given) if given is not None else None
@@ -156,9 +156,15 @@ async def serve_models(
             try:
                 await while_showing_loads(models, first, line, serving)
             finally:
-                if stream is not None:
-                    await run_to_end(stream.close)  # before the model is: its threads may wait for what comes
+                if pulled is not None:
+                    await run_to_end(pulled.close)  # before the model is: its threads may wait for what comes
     return 0
+
+
+def _begin_pull(model: str, name: HubName) -> PendingPull:
+    from unicorn_async.cli.pull import begin_pull_model  # with what few starts need
+
+    return begin_pull_model(model, name)
 
 
 def _with_room(behaviour: ServerOptions, num_connections: int) -> ServerOptions:
@@ -198,7 +204,11 @@ async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLin
     shown: ServedModel | None = None
     if first is not None:
         line.update(f"opening  {first.name}")
-        await _check_opened(models, first)
+        downloading = asyncio.create_task(_show_download(models, line))
+        try:
+            await _check_opened(models, first)
+        finally:
+            await end_task(downloading)
     is_start = first is None
     async for state in models.watch():
         if state.status is ModelStatus.FAILED and state.has_served:
@@ -222,6 +232,12 @@ async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLin
                 release_start()
             shown = state.model
             await _show(shown, line)
+
+
+async def _show_download(models: ModelHost, line: ProgressLine) -> None:
+    async for state in models.watch():
+        if state.download is not None:
+            line.update(download_text(state.download))
 
 
 async def _show(model: ServedModel | None, line: ProgressLine) -> None:

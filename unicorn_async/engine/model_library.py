@@ -6,11 +6,11 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.background import run_to_end
 from unicorn_async.engine.user_folders import weight_cache_directory
-from unicorn_async.errors import UnicornError
+from unicorn_async.errors import DownloadError, UnicornError
 from unicorn_async.lora_spec import LoraSpec
 from unicorn_async.public_text import PublicText
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog
+    from unicorn_async.checkpoint.coming_model import ComingModel, DownloadCount
     from unicorn_async.checkpoint.partial_file import ModelDownload
     from unicorn_async.config import EngineConfig, WeightScheme
     from unicorn_async.engine.engine import Engine
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.model_facts import FactsReader, ModelFacts
     from unicorn_async.engine.placement import DevicePlan
     from unicorn_async.gpu.instance_start import InstanceStart
+    from unicorn_async.loader.progress import LoadProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,13 @@ class PreparedModel:
     config: EngineConfig
 
 
+class OnWait(Protocol):
+    """Who is told what the opening of a model waits for, see `Engine.open`; for a "download" with how far that is."""
+
+    def __call__(self, what: str, download: LoadProgress | None = None, /) -> None:
+        """Take it, at any time while the model is opened."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListedModel:
     """A model that may be loaded: `facts` are None as long as nobody has read its files, `problem` says why not."""
@@ -79,8 +88,8 @@ class ModelLibrary:
     `config` holds the options that a choice leaves open; its adapters and its draft model belong to the model given at
     the start alone, and its `weights` give way to AUTO where a model's are quantised already. Each load replaces the
     file `load_trace`. `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`.
-    What an engine leaves to be freed goes to `leftovers`: the next one does not wait for that. With a `download` the
-    model given at the start is on its way, and is loaded as it comes.
+    What an engine leaves to be freed goes to `leftovers`: the next one does not wait for that. The model given at the
+    start may be `coming`, and is loaded as it comes.
     """
 
     def __init__(
@@ -91,14 +100,14 @@ class ModelLibrary:
         on_open: Callable[[Engine], None] | None = None,
         vulkan: InstanceStart | None = None,
         leftovers: Leftovers | None = None,
-        download: ModelDownload | None = None,
+        coming: ComingModel | None = None,
     ) -> None:
         self._catalog = catalog
         self._config = config
         self._on_open = on_open
         self._vulkan = vulkan
         self._leftovers = leftovers
-        self._download = download
+        self._coming = coming
         adapters = [(lora.path.parent, "") for lora in config.loras]
         if config.draft is not None and Path(config.draft).exists():
             adapters.append((Path(config.draft).parent, ""))
@@ -132,8 +141,8 @@ class ModelLibrary:
         """Plan a model as a load would, if nothing else were on the devices; opens nothing, and blocks on the disk.
 
         Raises:
-            ModelNotFoundError, ConfigError, CheckpointError, DeviceError: as `prepare`; but for a model that is too
-                large, which is told by the plans.
+            ModelNotFoundError, ConfigError, CheckpointError, DownloadError, DeviceError: as `prepare`; but for a model
+                that is too large, which is told by the plans.
         """
         from unicorn_async.engine.files import ModelFiles  # here, in a thread: a server begins without it
         from unicorn_async.engine.placement import plans_on
@@ -163,6 +172,7 @@ class ModelLibrary:
             ModelNotFoundError: the catalog has no such model.
             ConfigError, CheckpointError: an option or an adapter can't work, the files can't be used, or the load's
                 trace can't be written.
+            DownloadError: it does not come, or its download has only begun.
             DeviceError: there is no such device, or the model is too large for it.
         """
         entry, config = self._chosen(choice)
@@ -173,9 +183,13 @@ class ModelLibrary:
         return PreparedModel(entry.name, entry.location, config)
 
     @asynccontextmanager
-    async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[Engine]:
-        """Open an engine for the block's time; `on_wait` and errors are those of `Engine.open`."""
+    async def open(self, model: PreparedModel, on_wait: OnWait) -> AsyncIterator[Engine]:
+        """Open an engine for the block's time; `on_wait` and errors are those of `Engine.open`.
+
+        A model that is coming is waited for first, until it can be opened; raises what ends its download.
+        """
         engine_class = await run_to_end(_import_engine)
+        await self._begun(model.location, on_wait)
         download = await run_to_end(lambda: self._download_of(model.location))
         async with engine_class.open(
             model.location,
@@ -194,10 +208,32 @@ class ModelLibrary:
         if self._leftovers is not None:
             await self._leftovers.closed()
 
+    async def _begun(self, location: str | Path, on_wait: OnWait) -> None:
+        """Wait until the coming model, if it is that, can be opened or never will be."""
+        coming, started = self._coming, time.monotonic()
+        if coming is None or location != coming.name:
+            return
+        from unicorn_async.loader.progress import LoadProgress  # as above
+
+        def tell(count: DownloadCount) -> None:
+            seconds = time.monotonic() - started
+            on_wait("download", LoadProgress(0, 0, 0, 0, seconds, False, False, *count))
+
+        await coming.begun(tell)
+
     def _download_of(self, location: str | Path) -> ModelDownload | None:
-        """Return what is on its way of a model; its files are left out once all are there."""
-        download = self._download
-        return download.now() if download is not None and location == download.name else None
+        """Return what is on its way of a model; its files are left out once all are there. Blocks on the disk.
+
+        Raises:
+            UnicornError: what ended the download before the model could be opened; as DownloadError, it has only begun.
+        """
+        coming = self._coming
+        if coming is None or location != coming.name:
+            return None
+        if not coming.is_begun:  # who checks models has others wait
+            raise DownloadError(f"{coming.name}: its download has only begun: nothing is known of the model yet")
+        download = coming.wait()
+        return None if download is None else download.now()
 
     def _reader(self) -> FactsReader:
         from unicorn_async.engine.model_facts import FactsReader  # as above
@@ -206,10 +242,13 @@ class ModelLibrary:
         return self._facts
 
     def _listed(self, entry: CatalogEntry, reader: FactsReader, until: float) -> ListedModel:
-        config, download = self._named(entry), self._download_of(entry.location)
-        if download is not None and not download.is_settled:
-            return ListedModel(entry.name)  # its files can't be looked at, and change all the time
+        config, coming = self._named(entry), self._coming
+        if coming is not None and entry.location == coming.name and not coming.is_begun:
+            return ListedModel(entry.name)
         try:
+            download = self._download_of(entry.location)
+            if download is not None and not download.is_settled:
+                return ListedModel(entry.name)  # its files can't be looked at, and change all the time
             facts = reader.kept(entry.location, config)
             if facts is None and time.monotonic() < until:
                 facts = reader.read(entry.location, config)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from unicorn_async.checkpoint.hub import HubName
+    from unicorn_async.hub.arrivals import Arrivals
     from unicorn_async.hub.large_file import LargeFile
 
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -82,12 +83,15 @@ def pull(name: HubName, listener: Listener, environ: Mapping[str, str] = os.envi
     return Pulled(model_in_snapshot(wanted.as_brought, hub.snapshot(revision)), wanted.nbytes, brought)
 
 
-def begin_pull(name: HubName, listener: Listener, environ: Mapping[str, str] = os.environ) -> Pulled | DownloadStream:
+def begin_pull(
+    name: HubName, listener: Listener, environ: Mapping[str, str] = os.environ, arrivals: Arrivals | None = None
+) -> Pulled | DownloadStream:
     """Bring what describes a model, and begin to bring the rest in a thread; with small files alone it is a `pull`.
 
-    It blocks until the model can be opened: until the headers of its files are there. Raises as `pull`.
+    It blocks until the model can be opened: until the headers of its files are there. `arrivals` are told of what
+    comes, and end it. Raises as `pull`.
     """
-    wanted = _Wanted.find(name, listener, environ)
+    wanted = _Wanted.find(name, listener, environ, arrivals)
     hub, revision = wanted.hub, wanted.revision
     missing = hub.missing(revision, wanted.weights)
     small = [file for file in missing if not large_file.can_go_on(file)]
@@ -130,14 +134,17 @@ class _Wanted(NamedTuple):
     brought: int
 
     @classmethod
-    def find(cls, name: HubName, listener: Listener, environ: Mapping[str, str]) -> _Wanted:
+    def find(
+        cls, name: HubName, listener: Listener, environ: Mapping[str, str], arrivals: Arrivals | None = None
+    ) -> _Wanted:
         """Ask the hub, bring what describes the model and look at it, and see that there is room for the rest."""
         for variable in _OFFLINE_VARIABLES:
             if environ.get(variable, "").lower() in _TRUE:
                 raise DownloadError(f"{name}: nothing is downloaded while {variable} is set to {environ[variable]}")
-        hub = Repository(name, environ.get("HF_ENDPOINT"), hub_cache(environ))
+        hub = Repository(name, environ.get("HF_ENDPOINT"), hub_cache(environ), arrivals)
         revision, files = hub.files()
         needed = needed_files(name, files)
+        hub.expect(revision, needed.descriptions)
         brought = hub.bring(revision, needed.descriptions)
         if needed.descriptions:
             listener.check_directory(hub.snapshot(revision))
@@ -145,7 +152,7 @@ class _Wanted(NamedTuple):
         if weights is None:
             weights = indexed_files(name, files, read_index(hub.snapshot(revision) / INDEX_FILE).values())
         nbytes = sum(file.nbytes for file in (*needed.descriptions, *weights))
-        missing = hub.missing(revision, weights)
+        missing = hub.expect(revision, weights)
         if missing:
             listener.note(
                 f"{name}: {len(missing)} of {len(weights)} weight files, {told(sum(file.nbytes for file in missing))}"

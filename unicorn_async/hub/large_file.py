@@ -75,15 +75,24 @@ class LargeFile:
     """
 
     def __init__(
-        self, url: str, file: RepoFile, folder: Path, revision: str, *, turn: int = 0, shows_bar: bool = True
+        self,
+        url: str,
+        file: RepoFile,
+        folder: Path,
+        revision: str,
+        *,
+        turn: int = 0,
+        shows_bar: bool = True,
+        is_stopped: threading.Event | None = None,
     ) -> None:
+        """`is_stopped` is set by `stop`, and may be by others."""
         self.file = file
         self._url = url
         self._shows_bar = shows_bar
         self._blob = folder / "blobs" / str(file.sha256)
         self._link = folder / "snapshots" / revision / file.name
         self._path = _partial(folder, file)
-        self._is_stopped = threading.Event()
+        self._is_stopped = threading.Event() if is_stopped is None else is_stopped
         self._is_wrong = False
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._opened = self._path.open("ab", buffering=0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.hub import repo_folder
 from unicorn_async.errors import ConfigError, DownloadError
+from unicorn_async.hub.arrivals import Arrivals
 from unicorn_async.hub.large_file import LargeFile, bytes_there, can_go_on, link_blob, sha256_of
 from unicorn_async.hub.library_errors import library_errors
 from unicorn_async.hub.needed import RepoFile, told
@@ -18,15 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from huggingface_hub.utils.tqdm import tqdm
+
     from unicorn_async.checkpoint.hub import HubName
 
 _TIMEOUT_S = 10.0  # for an answer of the hub that lists files
 
 
 class Repository:
-    """Lists a repository's files, and brings them; it blocks. What goes wrong at the hub is a DownloadError."""
+    """Lists a repository's files, and brings them; it blocks. What goes wrong at the hub is a DownloadError.
 
-    def __init__(self, name: HubName, endpoint: str | None, cache: Path) -> None:
+    `arrivals` are told of what comes, and end it; without them the library shows bars at a terminal.
+    """
+
+    def __init__(self, name: HubName, endpoint: str | None, cache: Path, arrivals: Arrivals | None = None) -> None:
         try:
             from huggingface_hub.constants import ENDPOINT  # optional, and long to import
         except ImportError as exc:
@@ -37,6 +43,8 @@ class Repository:
         self._name = name
         self._endpoint = (endpoint or ENDPOINT).rstrip("/")
         self._cache = cache
+        self._shows_bars = arrivals is None
+        self._arrivals = Arrivals() if arrivals is None else arrivals
         self._folder = cache / repo_folder(name.repo, {"HF_HUB_CACHE": os.fspath(cache)}).name
 
     def snapshot(self, revision: str) -> Path:
@@ -63,14 +71,22 @@ class Repository:
         """Return the files that are not in the cache."""
         return [file for file in files if not (self.snapshot(revision) / file.name).exists()]
 
+    def expect(self, revision: str, files: Sequence[RepoFile]) -> list[RepoFile]:
+        """Return the files that are not in the cache, and are going to be brought."""
+        missing = self.missing(revision, files)
+        self._arrivals.expect(missing)
+        return missing
+
     def bring(self, revision: str, files: Sequence[RepoFile]) -> int:
         """Download the files that are not in the cache, one after the other; returns their bytes."""
         missing = self.missing(revision, files)
         for file in missing:
+            self._arrivals.check()
             if can_go_on(file):
                 self._fetch_large(revision, file)
             else:
                 self._fetch(revision, file)
+                self._arrivals.note_whole(file)
         return sum(file.nbytes for file in missing)
 
     def large_file(self, revision: str, file: RepoFile, *, turn: int = 0, shows_bar: bool = True) -> LargeFile | None:
@@ -79,9 +95,21 @@ class Repository:
 
         with self.errors():
             if link_blob(self._folder, revision, file):
+                self._arrivals.note_whole(file)
                 return None
+            self._arrivals.check()
             url = hf_hub_url(self._name.repo, file.name, revision=revision, endpoint=self._endpoint)
-            return LargeFile(url, file, self._folder, revision, turn=turn, shows_bar=shows_bar)
+            found = LargeFile(
+                url,
+                file,
+                self._folder,
+                revision,
+                turn=turn,
+                shows_bar=shows_bar and self._shows_bars,
+                is_stopped=self._arrivals.is_stopped,
+            )
+            self._arrivals.follow(found.content)
+            return found
 
     def check_room(self, files: Sequence[RepoFile]) -> None:
         """Raise ConfigError where there is no room for files; what of them is on its way has its room."""
@@ -117,7 +145,12 @@ class Repository:
         with self.errors():
             path = Path(
                 hf_hub_download(
-                    self._name.repo, file.name, revision=revision, cache_dir=self._cache, endpoint=self._endpoint
+                    self._name.repo,
+                    file.name,
+                    revision=revision,
+                    cache_dir=self._cache,
+                    endpoint=self._endpoint,
+                    tqdm_class=None if self._shows_bars else _hidden_bar(),
                 )
             )
             nbytes, digest = path.stat().st_size, None if file.sha256 is None else sha256_of(path)
@@ -127,6 +160,17 @@ class Repository:
             path.unlink(missing_ok=True)
             expected, got = f"{file.nbytes} bytes, sha256 {file.sha256}", f"{nbytes} bytes, sha256 {digest}"
             raise DownloadError(f"{file.name}: expected {expected}, got {got}; it was removed, pull it again")
+
+
+def _hidden_bar() -> type[tqdm]:
+    """A bar that shows nothing, wherever the library would show one."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Hidden(tqdm):
+        def __init__(self, *arguments: object, **named: object) -> None:
+            super().__init__(*arguments, **{**named, "disable": True})  # type: ignore[no-untyped-call]
+
+    return Hidden
 
 
 def _have_lines_once() -> None:

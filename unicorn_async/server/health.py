@@ -48,7 +48,7 @@ def health(
 ) -> dict[str, object]:
     """Return the body, with what is said of the store, and of the keys where they may be renewed.
 
-    Without an open model it has nothing of device and load.
+    Without an open model it has nothing of the device, and of the load what comes of a download alone.
     """
     report: dict[str, object] = {
         "status": state.status.value,
@@ -62,6 +62,8 @@ def health(
     }
     if keys is not None:
         report["keys"] = keys
+    if state.download is not None:
+        report["load"] = progress_fields(state.download)
     if state.model is not None:
         report |= _engine_report(state.model)
     return report

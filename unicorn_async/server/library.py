@@ -11,10 +11,10 @@ from unicorn_async.errors import ModelNotFoundError
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from unicorn_async.engine.model_library import ModelChoice, PlannedModel
+    from unicorn_async.engine.model_library import ModelChoice, OnWait, PlannedModel
     from unicorn_async.engine.types import EngineAPI
 
 
@@ -33,7 +33,7 @@ class Library(Protocol):
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         """Find and check a model; blocks on the disk."""
 
-    def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AbstractAsyncContextManager[EngineAPI]:
+    def open(self, model: PreparedModel, on_wait: OnWait) -> AbstractAsyncContextManager[EngineAPI]:
         """Open an engine for the block's time; `on_wait` is told what that waits for."""
 
     @property
@@ -79,7 +79,7 @@ class OpenEngine:
         """Its owner frees what it has."""
 
     @asynccontextmanager
-    async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[EngineAPI]:
+    async def open(self, model: PreparedModel, on_wait: OnWait) -> AsyncIterator[EngineAPI]:
         """Give the engine out, and leave it open."""
         yield self._engine
 

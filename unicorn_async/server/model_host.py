@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from unicorn_async.engine.model_library import ModelChoice, PreparedModel
-    from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.engine.types import EngineAPI, LoadProgress
     from unicorn_async.server.library import Library
 
 logger = logging.getLogger(__name__)
@@ -332,8 +332,9 @@ class ModelHost:
     async def _keep_open(self, change: Change, wanted: PreparedModel, restarts: Restarts, error: str | None) -> None:
         """Open a model, after a failure if there is an `error`, and see it loaded; raises what ends it."""
 
-        def waits(what: str | None) -> None:
-            self._tell(change, ModelState(ModelStatus.OPENING, wanted.name, error=error, waits_for=what))
+        def waits(what: str | None, download: LoadProgress | None = None) -> None:
+            state = ModelState(ModelStatus.OPENING, wanted.name, error=error, waits_for=what, download=download)
+            self._tell(change, state)
 
         waits(None)
         async with self.library.open(wanted, waits) as engine:

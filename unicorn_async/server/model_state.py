@@ -11,6 +11,7 @@ from unicorn_async.server.protocol.errors import engine_failed, load_failed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from unicorn_async.engine.types import LoadProgress
     from unicorn_async.server.protocol.errors import ApiError
     from unicorn_async.server.served_model import ServedModel
 
@@ -38,7 +39,8 @@ class ModelState:
     full_error: str | None = None  # the same with paths on the disk, for who runs the server
     retry_s: float | None = None  # from the failure of an engine that served, until it is opened again
     has_served: bool = False  # what failed was not the first load
-    waits_for: str | None = None  # while it is opened and loads: files, device, memory, tokenizer or weights
+    waits_for: str | None = None  # while it is opened and loads: download, files, device, memory, tokenizer or weights
+    download: LoadProgress | None = None  # while it waits for that
 
     def refusal(self) -> ApiError:
         """Return what every request is refused with after a failure."""

@@ -293,9 +293,15 @@ class Connection:
 
     async def _report_models(self) -> None:
         """Tell which model is served and how its load goes, from one model to the next."""
+        told = ""
         try:
             async for state in self._service.models.watch():
-                await self._tell(model_event(state))
+                event = model_event(state)
+                if state.download is None or event != told:
+                    await self._tell(event)
+                told = event
+                if state.download is not None:
+                    await self._tell(progress_event(state.name or "", state.download, {}))
                 if state.status is ModelStatus.FAILED:
                     await self._tell(failure_event(state))
                 if state.model is not None and state.status in (ModelStatus.LOADING, ModelStatus.READY):

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { loadNumbers, promptFront } from "./load";
+import { loadCells, loadNumbers, promptFront } from "./load";
 
 const PROGRESS = {
   bytes_loaded: 2.1e9,
@@ -26,6 +26,16 @@ test("a model that is downloaded meanwhile says how far that is", () => {
     "2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 2.5 of 16.0 GB downloaded, 7 s left",
   );
   expect(loadNumbers({ ...PROGRESS, bytes_to_download: 0, bytes_downloaded: 0 })).not.toContain("downloaded");
+});
+
+test("before a model's headers have come there is its download alone", () => {
+  const early = { ...PROGRESS, bytes_total: 0, bytes_loaded: 0, bytes_per_s: null, layers_active: 0, layers_total: 0 };
+  const load = { ...early, share: 0, seconds_left: null, bytes_to_download: 16e9, bytes_downloaded: 4e9 };
+  expect(loadNumbers(load)).toBe("4.0 of 16.0 GB downloaded");
+  expect(loadCells(load)).toEqual({ active: 16, total: 64, share: 0.25 });
+  expect(loadNumbers({ ...load, bytes_to_download: 0, bytes_downloaded: 0 })).toBe("");
+  expect(loadCells({ ...load, bytes_to_download: 0, bytes_downloaded: 0 }).active).toBe(0);
+  expect(loadCells(PROGRESS)).toEqual({ active: 12, total: 62, share: 0.13 });
 });
 
 test("weights that come from the cache are told, and how far the foremost question is", () => {

@@ -1,4 +1,4 @@
-import { loadNumbers, promptFront } from "../server/load";
+import { loadCells, loadNumbers, promptFront } from "../server/load";
 import type { LoadProgress } from "../server/load";
 import { strings } from "../strings";
 import { usePage } from "./context";
@@ -29,12 +29,13 @@ export function LoadView() {
 }
 
 // A cell for each layer, from the embeddings to the output head; they light up as they come, and as a question passes.
+// Before the layers are known it is what has come of a download.
 function Strip({ load }: { load: LoadProgress }) {
-  const { layers_active: active, layers_total: total } = load;
+  const { active, total, share } = loadCells(load);
   const front = promptFront(load);
   return (
     <div id="load-bar" class={total > DENSE ? "strip dense" : "strip"} role="progressbar" aria-labelledby="load-text" aria-valuemin={0}
-      aria-valuemax={100} aria-valuenow={Math.floor(load.share * 100)} aria-valuetext={loadNumbers(load)}>
+      aria-valuemax={100} aria-valuenow={Math.floor(share * 100)} aria-valuetext={loadNumbers(load)}>
       {Array.from({ length: total }, (_, layer) => (
         <span key={layer} class={layer < front ? "cell on passed" : layer < active ? "cell on" : "cell"} />
       ))}

@@ -1,0 +1,130 @@
+"""Downloads that begin beside a server that listens already: how far they are, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.checkpoint.coming_model import DownloadCount
+from unicorn_async.errors import DownloadError, UnsupportedModelError
+from unicorn_async.hub import large_file, pending, received
+from unicorn_async.hub.cached import is_cached
+from unicorn_async.hub.pending import PendingPull
+from unicorn_async.hub.repository import Repository
+
+from .hub_server import HubServer
+from .test_stream import FILE, GGUF, Listener, alone, environ_of, named, no_thread_left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["alone", "no_thread_left"]
+PART = 300  # bytes
+
+
+class Held:
+    """Holds what comes of large files behind their first bytes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.go_on, self.is_held = threading.Event(), threading.Event()
+        write = received.Received.write
+
+        def held(one: received.Received, data: bytes) -> None:
+            for start in range(0, len(data), PART):
+                if one.tell():
+                    self.is_held.set()
+                    self.go_on.wait(600)
+                write(one, data[start : start + PART])
+
+        patch.setattr(received.Received, "write", held)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    found = Held(monkeypatch)
+    yield found
+    found.go_on.set()
+
+
+def parts_in(folder: Path) -> list[int]:
+    return [path.stat().st_size for path in folder.glob("models--org--m/blobs/*incomplete")]
+
+
+async def test_what_has_come_is_counted_until_the_model_can_be_opened(tmp_path: Path, held: Held) -> None:
+    counts: list[DownloadCount] = []
+    with HubServer({"org/m": GGUF}) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+
+        def on_count(count: DownloadCount) -> None:
+            counts.append(count)
+            if count.bytes_downloaded:
+                held.go_on.set()
+
+        await pulled.coming.begun(on_count)
+        assert counts[-1] == DownloadCount(len(GGUF[FILE]), PART)
+        download = pulled.coming.wait()
+        assert download is not None
+        (file,) = download.files.values()
+        assert file.num_there >= large_file.HEAD_BYTES
+        await file.settled()
+        await asyncio.to_thread(pulled.close)
+    assert is_cached(named("org/m"), environ_of(hub, tmp_path))
+
+
+def test_one_that_is_closed_before_that_keeps_what_has_come(
+    tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "_END_S", 0.01)
+    with HubServer({"org/m": GGUF}) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        assert held.is_held.wait(120)
+        pulled.close()
+        with pytest.raises(DownloadError, match="org/m: the download was stopped; what has come is kept"):
+            pulled.coming.wait()
+        held.go_on.set()
+        pulled._thread.join(120)
+        assert parts_in(tmp_path) == [PART]
+        hub.asked.clear()
+        again = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        assert again.coming.wait() is not None
+        assert next(span for method, _, span in hub.asked if method == "GET" and span).startswith(f"bytes={PART}-")
+        again.close()
+
+
+def test_one_that_is_closed_before_the_hub_answers_brings_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "_END_S", 0.01)
+    answers, files = threading.Event(), Repository.files
+    monkeypatch.setattr(Repository, "files", lambda hub: answers.wait(120) and files(hub))
+    with HubServer({"org/m": GGUF}) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        pulled.close()
+        answers.set()
+        pulled._thread.join(120)
+    assert hub.fetched() == [] and parts_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("refusal", [None, UnsupportedModelError("of another kind")])
+def test_what_refuses_the_model_is_told_to_who_waits(refusal: Exception | None, tmp_path: Path) -> None:
+    listener = Listener()
+    listener.refusal = refusal
+    with HubServer({"org/m": GGUF}) as hub:
+        name = named("org/none" if refusal is None else "org/m")
+        pulled = PendingPull(str(name), name, listener, environ_of(hub, tmp_path))
+        with pytest.raises(DownloadError if refusal is None else UnsupportedModelError):
+            pulled.coming.wait()
+        pulled.close()
+
+
+def test_small_files_alone_are_all_there_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_file, "SMALLEST", 1 << 30)
+    with HubServer({"org/m": GGUF}) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        assert pulled.coming.wait() is None
+        pulled.close()
+    assert pulled._arrivals.count() == DownloadCount(len(GGUF[FILE]), len(GGUF[FILE]))
