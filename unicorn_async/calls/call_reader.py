@@ -95,9 +95,8 @@ class CallReader:
         begun, form = self._held.lstrip(), self._form
         if not begun:
             return False
-        is_general = (
-            not form.takes_tools and form.kind is CallKind.TAGGED
-        )  # such models have forms of their own beside the one that they are told
+        # Models that are told the general form have forms of their own beside it.
+        is_general = not form.takes_tools and form.kind is CallKind.TAGGED
         if form.kind is CallKind.PYTHON and not form.opening:
             return self._start_list(begun)
         prefixes = ("<|python_tag|>",) if form.kind is CallKind.BARE else _FENCES if is_general else ()
