@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import unicorn_async
-from tests.patience import wait_until
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import ConfigError, GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar
@@ -171,6 +170,16 @@ async def test_what_has_ended_leaves_no_matcher_behind(open_engine: OpenEngine) 
         await ask(engine, max_tokens=2)
 
 
+async def unanswered(followers: set[Follower]) -> None:
+    """Return when one was asked what it does not answer: not even with what it had written before."""
+    waiting: set[tuple[Follower, int]] = set()
+    while not waiting:
+        waiting = {(follower, number) for follower in followers for number in follower._replies}
+        for _ in range(5):  # turns of the loop, which reads what is there
+            await asyncio.sleep(0.01)
+        waiting &= {(follower, number) for follower in followers for number in follower._replies}
+
+
 async def test_a_process_that_ends_fails_who_needed_it_and_is_started_again(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +195,7 @@ async def test_a_process_that_ends_fails_who_needed_it_and_is_started_again(
         assert process is not None
         os.killpg(process.pid, signal.SIGSTOP)
         rest = asyncio.create_task(ended(caught))
-        await asyncio.to_thread(wait_until, lambda: any(follower._replies for follower in tuple(asked)))
+        await unanswered(asked)
         os.killpg(process.pid, signal.SIGKILL)
         with pytest.raises(GrammarLostError, match="has ended"):
             await rest

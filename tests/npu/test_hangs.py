@@ -15,6 +15,7 @@ from tests.npu.test_attention import HEADS, MIXED, opened
 from unicorn_async.errors import NpuContextLostError, NpuTimeoutError
 from unicorn_async.npu.attention import AttentionService, NpuOptions
 from unicorn_async.npu.completion import CompletionThread
+from unicorn_async.npu.recovery import Recovery
 from unicorn_async.npu.self_check import self_check
 
 if TYPE_CHECKING:
@@ -93,8 +94,12 @@ async def test_no_buffer_goes_before_the_context_of_a_run_whose_state_can_not_be
 
 
 async def test_a_flight_that_ends_with_its_loop_leaves_no_buffer_to_a_run_whose_state_can_not_be_read(
-    context: Context, npu: Npu
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def waits(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Recovery, "renew", waits)  # the end comes before there is a new context
     step = Step(HEADS, MIXED)
     attention = AttentionService(context, HEADS, options=NpuOptions(num_runs=1))
     cache, prepared = step.fill(attention), step.prepare(attention)
