@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 from gguf import GGMLQuantizationType, quants
 
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
 GGUF_FORMATS = [f for f in QuantFormat if f.source_bytes]
 _OTHERS = [QuantFormat.NF4, QuantFormat.F8_E4M3, QuantFormat.UINT4]
 KERNEL_FORMATS = list({f.layout: f for f in reversed([*_OTHERS, *GGUF_FORMATS])}.values())[::-1]  # one a layout
-_SLOW = pytest.mark.whole("software drivers take seconds to compile what reads codebooks of 2,048 entries")
-
-
-def by_cost(formats: Iterable[QuantFormat]) -> list[Any]:
-    """Return formats as a test's parameters, of which those with large codebooks are for whole runs."""
-    return [pytest.param(one, marks=mark_of_cost(one)) for one in formats]
-
-
-def mark_of_cost(one: QuantFormat) -> tuple[pytest.MarkDecorator, ...]:
-    """Return the marks of a test of a format: one with a large codebook is for whole runs."""
-    return (_SLOW,) if one in (QuantFormat.IQ1_S, QuantFormat.IQ1_M) else ()
-
 
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 _MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)

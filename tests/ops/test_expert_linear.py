@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.ops.gguf_blocks import KERNEL_FORMATS, by_cost
+from tests.ops.gguf_blocks import KERNEL_FORMATS
 from tests.ops.linear_case import HALF, QUANT_HALF, QUANT_SINGLE, SINGLE, skip_without_matrices, weights
 from tests.ops.quant_arrays import read_blocks
 from unicorn_async.config import Activation
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.tensor import ElementType
 
-ELEMENTS: list[Any] = [*DType, *by_cost(KERNEL_FORMATS)]
+ELEMENTS: list[ElementType] = [*DType, *KERNEL_FORMATS]
 MATRIX_ELEMENTS = [element for element in ELEMENTS if element is not DType.F32]
 EXPERTS, CHOSEN = 5, 2
 
@@ -309,7 +309,7 @@ def summed(
     return out.values[:-1]
 
 
-@pytest.mark.parametrize("element", by_cost(KERNEL_FORMATS), ids=lambda element: element.value)
+@pytest.mark.parametrize("element", KERNEL_FORMATS, ids=lambda element: element.value)
 def test_what_a_token_s_experts_make_is_added_up_at_once(arrays: Arrays, element: ElementType) -> None:
     assert isinstance(element, QuantFormat)
     info, n, k = arrays.device.info, 13, 3 * element.layout.unit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.ops.gguf_blocks import KERNEL_FORMATS, by_cost, mark_of_cost
+from tests.ops.gguf_blocks import KERNEL_FORMATS
 from tests.ops.linear_case import Case, skip_without_matrices, weights
 from unicorn_async.config import Activation
 from unicorn_async.ops.linear import Epilogue
@@ -108,7 +108,7 @@ def tile_id(t: TileTuning) -> str:
 def in_turn(turns: Sequence[tuple[Any, ...]], tuning_id: Callable[[Any], str]) -> list[Any]:
     """Return each format with each cut of its turn, as a test's parameters."""
     return [
-        pytest.param(one, tuning, marks=mark_of_cost(one), id=f"{one.value}-{tuning_id(tuning)}")
+        pytest.param(one, tuning, id=f"{one.value}-{tuning_id(tuning)}")
         for index, one in enumerate(KERNEL_FORMATS)
         for tuning in turns[index % len(turns)]
     ]
@@ -180,7 +180,7 @@ def test_linear_quant_many_equals_the_product(arrays: Arrays, quant_format: Quan
     compare(arrays, quant_format, (1, 33, 70), lambda product: many_plan(tuning, product), shapes(quant_format))
 
 
-@pytest.mark.parametrize("element", [DType.F16, DType.BF16, *by_cost(KERNEL_FORMATS)], ids=lambda e: e.value)
+@pytest.mark.parametrize("element", [DType.F16, DType.BF16, *KERNEL_FORMATS], ids=lambda e: e.value)
 def test_the_coopmat_kernels_equal_the_product(arrays: Arrays, element: ElementType) -> None:
     skip_without_matrices(arrays.device.info)
     dense = isinstance(element, DType)
@@ -191,7 +191,7 @@ def test_the_coopmat_kernels_equal_the_product(arrays: Arrays, element: ElementT
         compare(arrays, element, sizes, lambda p, t=tuning: coopmat_plan(arrays.device.info, t, p), own)
 
 
-@pytest.mark.parametrize("quant_format", by_cost(KERNEL_FORMATS), ids=lambda f: f.value)
+@pytest.mark.parametrize("quant_format", KERNEL_FORMATS, ids=lambda f: f.value)
 @pytest.mark.parametrize(
     ("feature", "tunings", "sizes"),
     [(FRAGMENTS_FEATURE, FRAGMENTS, (1, 15, 33, 150)), (NARROW_FEATURE, NARROW, (1, 3, 8))],
