@@ -55,11 +55,12 @@ def test_a_wrong_logit_of_one_prompt_is_found_in_it_and_where_it_is_among_others
     assert min(wrong, together, chunked) == pytest.approx(0.05, abs=check_families.TOLERANCE)
 
 
-def test_requests_of_a_mixture_with_states_get_what_they_get_alone(
-    device_info: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["lfm2_moe", "deepseek_v2"])
+def test_requests_of_a_mixture_with_states_or_latents_get_what_they_get_alone(
+    name: str, device_info: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_requests, "MOST_TOKENS", 10)
-    model = write_checkpoint("lfm2_moe", tmp_path, "float16")
+    model = write_checkpoint(name, tmp_path, "float16")
     config = EngineConfig(
         device=str(device_info.index),
         max_context=256,
@@ -72,7 +73,7 @@ def test_requests_of_a_mixture_with_states_get_what_they_get_alone(
     )
     found = asyncio.run(check_requests.compare(model, config, 9))
     assert found.most_running > 1
-    tie = check_requests.TIE * golden("lfm2_moe").deviation
+    tie = check_requests.TIE * golden(name).deviation
     assert all(margin <= tie for margin in found.different.values())
 
 

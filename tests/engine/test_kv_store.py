@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.config import EngineConfig
+from unicorn_async.config import EngineConfig, KVDType
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.memory import states
 from unicorn_async.sampling_params import SamplingParams
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("at_any_cost")
 ROOM = 400 << 10  # of the device's cache, for about two of the prompts
+LATENTS_ROOM = 200 << 10  # likewise, of a token's latents in two layers
 
 
-async def test_what_the_device_has_lost_comes_back_from_the_host(open_engine: OpenEngine) -> None:
-    async with open_engine("gemma3", prefix_cache=False) as engine:
+@pytest.mark.parametrize(("model", "room"), [("gemma3", ROOM), ("deepseek_v2_lite", LATENTS_ROOM)])
+async def test_what_the_device_has_lost_comes_back_from_the_host(
+    model: str, room: int, open_engine: OpenEngine
+) -> None:
+    async with open_engine(model, prefix_cache=False) as engine:
         expected = [(await answer(engine, prompt, max_tokens=4)).ids for prompt in PROMPTS]
-    async with open_engine("gemma3", kv_host_bytes=64 << 20, kv_cache_bytes=ROOM, max_context=256) as engine:
+    async with open_engine(model, kv_host_bytes=64 << 20, kv_cache_bytes=room, max_context=256) as engine:
         await engine.loaded()
         for _ in range(2):
             answers = [await answer(engine, prompt, max_tokens=4) for prompt in PROMPTS]
@@ -56,13 +60,18 @@ async def with_logprobs(engine: Engine) -> list[object]:
     return [(token.id, token.logprob, token.top_logprobs) for made in answers for token in made.tokens]
 
 
-async def test_a_restart_finds_what_was_computed_before_to_the_bit(disk: Path, open_engine: OpenEngine) -> None:
-    async with open_engine("gemma3", kv_disk_bytes=64 << 20) as engine:
+@pytest.mark.parametrize(
+    ("model", "kind"), [("gemma3", KVDType.F16), ("glm4_moe_lite", KVDType.F16), ("glm4_moe_lite", KVDType.INT8)]
+)
+async def test_a_restart_finds_what_was_computed_before_to_the_bit(
+    model: str, kind: KVDType, disk: Path, open_engine: OpenEngine
+) -> None:
+    async with open_engine(model, kv_disk_bytes=64 << 20, kv_dtype=kind) as engine:
         await ready_store(engine)
         await with_logprobs(engine)
         expected = await with_logprobs(engine)  # behind blocks that the device still has
     assert modes(disk) == {0o700}
-    async with open_engine("gemma3", kv_disk_bytes=64 << 20) as engine:
+    async with open_engine(model, kv_disk_bytes=64 << 20, kv_dtype=kind) as engine:
         store = await ready_store(engine)
         assert await with_logprobs(engine) == expected
         assert engine.stats().prompt_tokens_found == 2 * 144

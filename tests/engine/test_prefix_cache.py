@@ -24,13 +24,19 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-async def test_turns_of_a_conversation_go_on_as_without_the_cache(family: str, open_engine: OpenEngine) -> None:
+@pytest.mark.parametrize(
+    ("family", "kinds"),
+    [("llama", KINDS * 2), ("gemma3", KINDS * 2), ("glm4_moe_lite", KINDS)],
+    ids=["llama", "gemma3", "latents"],
+)
+async def test_turns_of_a_conversation_go_on_as_without_the_cache(
+    family: str, kinds: tuple[dict[str, Any], ...], open_engine: OpenEngine
+) -> None:
     found, tokens = {}, {}
     for wanted in (False, True):
         async with open_engine(family, prefix_cache=wanted) as engine:
             prompt, answers = LONG, []
-            for sampling in KINDS * 2:
+            for sampling in kinds:
                 answers.append(await answer(engine, prompt, **sampling))
                 prompt = (*prompt, *answers[-1].ids, *prompt_of(9))
             stats = engine.stats()
@@ -38,8 +44,8 @@ async def test_turns_of_a_conversation_go_on_as_without_the_cache(family: str, o
             found[wanted] = [made.tokens[0].num_prompt_found for made in answers]
             assert (stats.prompt_tokens_found, stats.blocks_used) == (sum(found[wanted]), 0)
     assert tokens[True] == tokens[False]
-    assert found[False] == [0] * 8
-    lengths = [150 + turn * 25 for turn in range(8)]
+    assert found[False] == [0] * len(kinds)
+    lengths = [150 + turn * 25 for turn in range(len(kinds))]
     assert found[True] == [0] + [(length - 9 - 1) // 16 * 16 for length in lengths[1:]]
 
 

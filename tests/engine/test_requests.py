@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.golden.checkpoints import golden
+from unicorn_async.config import KVDType
 from unicorn_async.errors import QueueFullError, RequestError
 from unicorn_async.ops.subgroups import matrix_subgroup_size
 from unicorn_async.sampling_params import SamplingParams
@@ -33,6 +34,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"presence_penalty": 1.0, "top_logprobs": 2},
 )
 LLAMA_BLOCK_BYTES = 2 * 3 * 2 * 16 * 32 * 2  # keys and values, layers, heads, tokens, elements, bytes
+LATENT_BLOCK_BYTES = 2 * 16 * 128 * 2  # layers, tokens, elements of a latent and the key beside it, bytes
 
 
 def endless(engine: Engine) -> AsyncGenerator[Token, None]:
@@ -127,10 +129,20 @@ async def test_a_prompt_that_can_never_fit_the_cache_is_refused(open_engine: Ope
         assert len((await answer(engine, prompt_of(40), max_tokens=100)).ids) == 24
 
 
-async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: OpenEngine) -> None:
+@pytest.mark.parametrize(
+    ("model", "block_bytes", "kind"),
+    [
+        ("llama", LLAMA_BLOCK_BYTES, KVDType.F16),
+        ("deepseek_v3", LATENT_BLOCK_BYTES, KVDType.F16),
+        ("glm4_moe_lite", LATENT_BLOCK_BYTES * 17 // 32, KVDType.INT8),
+    ],
+)
+async def test_requests_that_lose_their_place_give_the_same_tokens(
+    model: str, block_bytes: int, kind: KVDType, open_engine: OpenEngine
+) -> None:
     """Four requests of six blocks each, in a cache of thirteen."""
-    prompts, expected = [prompt_of(30, seed) for seed in range(4)], golden("llama")
-    async with open_engine("llama", max_context=128, kv_cache_bytes=13 * LLAMA_BLOCK_BYTES) as engine:
+    prompts, expected = [prompt_of(30, seed) for seed in range(4)], golden(model)
+    async with open_engine(model, max_context=128, kv_cache_bytes=13 * block_bytes, kv_dtype=kind) as engine:
         alone = [await answer(engine, p, max_tokens=64, **kind) for p, kind in zip(prompts, KINDS, strict=True)]
         assert engine.stats().preemptions == 0
         together = await asyncio.gather(

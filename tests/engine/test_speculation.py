@@ -120,13 +120,16 @@ async def ask(engine: Engine, number: int, asked: dict[str, Any]) -> tuple[list[
     return found.ids, found.text, str(found.finish_reason), probabilities
 
 
-async def test_whatever_is_asked_for_comes_as_it_comes_without(open_engine: OpenEngine, always: None) -> None:
-    async with open_engine(speculation="lookup") as engine:
+@pytest.mark.parametrize("model", ["gemma3", "glm4_moe_lite"])
+async def test_whatever_is_asked_for_comes_as_it_comes_without(
+    model: str, open_engine: OpenEngine, always: None
+) -> None:
+    async with open_engine(model, speculation="lookup") as engine:
         found = [await ask(engine, number, asked) for number, asked in enumerate(ASKED)]
         together = await asyncio.gather(*(ask(engine, number, asked) for number, asked in enumerate(ASKED[:4])))
         stats = engine.stats()
         assert stats.proposed_tokens > stats.proposed_tokens_right > 20
-    async with open_engine() as engine:
+    async with open_engine(model) as engine:
         expected = [await ask(engine, number, asked) for number, asked in enumerate(ASKED)]
     for one, other in zip((*found, *together), (*expected, *expected[:4]), strict=True):
         assert one[:3] == other[:3]
