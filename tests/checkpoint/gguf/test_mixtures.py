@@ -130,6 +130,38 @@ def test_granite_4_s_layers_without_keys_are_mamba_s_and_nothing_rotates_unless_
     assert (dense["shared_intermediate_size"], dense["num_experts_per_tok"]) == (64, 0)
 
 
+LATENTS: dict[str, object] = {
+    "attention__kv_lora_rank": 16,
+    "attention__key_length_mla": 24,
+    "attention__value_length_mla": 16,
+    "rope__dimension_count": 8,
+    "rope__scaling__type": "yarn",
+    "rope__scaling__factor": 4.0,
+    "rope__scaling__original_context_length": 16,
+    "rope__scaling__yarn_log_multiplier": 0.1,
+}
+
+
+def test_queries_of_mistral_small_4_grow_where_the_converter_leaves_that_out() -> None:
+    """It does for Hugging Face's directories, and calls what it makes of Mistral's own layout DeepSeek's."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    scaling |= {"mscale": 1.0, "mscale_all_dim": 1.0}
+    grown = {"attention__temperature_scale": 0.2, "attention__temperature_length": 16, "expert_gating_func": 1}
+    for architecture, said, growth in (
+        ("mistral4", {}, 0.1),
+        ("mistral4", {"attention__temperature_scale": 0.2}, 0.2),
+        ("deepseek2", grown, 0.2),
+    ):
+        found = config(architecture, **LATENTS, **said)
+        assert found["architectures"] == ["Mistral4ForCausalLM"]
+        assert found["rope_scaling"] == {**scaling, "llama_4_scaling_beta": growth}
+    plain = config("deepseek2", **LATENTS)
+    assert (plain["architectures"], plain["rope_scaling"]) == (["DeepseekV2ForCausalLM"], scaling)
+    for architecture in ("mistral4", "deepseek2"):
+        with pytest.raises(UnicornError, match=r"expert_gating_func: 2: sigmoids are not supported here"):
+            config(architecture, **LATENTS, **(grown | {"expert_gating_func": 2}))
+
+
 NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
 
 

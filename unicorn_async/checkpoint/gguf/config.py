@@ -32,6 +32,7 @@ _NO_MODELS = {
 _FACTORS = (".lora_a", ".lora_b")  # how an adapter's tensors end, whatever its metadata says
 _TENTHS = WITH_LATENTS  # the converter has divided YaRN's weight for all dimensions by 10
 _EXACT_YARN = ("gpt-oss",)  # whose bounds between pairs that YaRN changes and others are no whole numbers
+_GROWTHS = {"mistral4": 0.1}  # of queries with their positions: the converter leaves out what is the model's own
 
 
 def gguf_config(metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorEntry], source: str) -> GgufConfig:
@@ -192,7 +193,8 @@ def _yarn(config: GgufConfig, amplitude: float | None) -> dict[str, object]:
     }
     if config.architecture in _EXACT_YARN:
         scaling["truncate"] = False
-    if growth := config.number("attention.temperature_scale"):
+    growth = config.number("attention.temperature_scale")
+    if growth := _GROWTHS.get(config.architecture, 0.0) if growth is None else growth:
         scaling["llama_4_scaling_beta"] = growth
     if weight := config.number("rope.scaling.yarn_log_multiplier"):
         if config.architecture in _TENTHS:  # what rotates keeps its size, and scores alone have the square

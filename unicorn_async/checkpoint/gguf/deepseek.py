@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 _SOFTMAX, _SIGMOID = 1, 2  # functions of routers
 
 
-def deepseek2_keys(config: GgufConfig, _: Mapping[str, Sequence[float]]) -> dict[str, object]:
+def deepseek2_keys(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> dict[str, object]:
     """Return the keys of DeepSeek V2, or of V3, whose routers have sigmoids, or of GLM 4.7 Flash: theirs do not say so.
+
+    Mistral's mixtures are so, too, where they were converted from Mistral's own layout: their queries grow.
 
     Source: llama.cpp's `deepseek2.cpp`, for files without the key.
     """
-    if growth := config.number("attention.temperature_scale"):
-        raise config.unsupported("attention.temperature_scale", f"{growth}: queries that grow are not supported here")
+    if config.number("attention.temperature_scale"):
+        return mistral4_keys(config, rope_factors)
     keys = {**_attention_keys(config), **_expert_keys(config)}
     if _has_sigmoids(config):
         num_predictors = config.index("nextn_predict_layers")
