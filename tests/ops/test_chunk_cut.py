@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from tests.gpu.made_up import INTEGRATED, SOFTWARE
 from unicorn_async.ops.chunk_cut import chunk_cut
+from unicorn_async.ops.runs import KEPT_TOKENS, SHORTEST_CHUNKED
+
+LONG_RUN = Path(__file__).resolve().parents[2] / "shaders" / "include" / "long_run.glsl"
+
+
+def test_shaders_have_the_same_chunks() -> None:
+    found = dict(re.findall(r"^const uint (\w+) = (\d+);$", LONG_RUN.read_text(encoding="utf-8"), re.MULTILINE))
+    assert (int(found["CHUNK"]), int(found["SHORTEST"])) == (KEPT_TOKENS, SHORTEST_CHUNKED)
 
 
 def test_what_a_lane_has_under_way_and_a_workgroup_of_a_state_follows_what_they_hold() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.ops.runs import KEPT_TOKENS
 from unicorn_async.ops.subgroups import halves_subgroups
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ CUTS = (
     ChunkCut(16, 128),
     *_LEAN_CUTS,
 )
-_CHUNK = 32  # tokens
-_FACTORS_BYTES = 2 * _CHUNK * (_CHUNK + _VECTOR) * 4
+_FACTORS_BYTES = 2 * KEPT_TOKENS * (KEPT_TOKENS + _VECTOR) * 4
 
 
 def chunk_cut(info: DeviceInfo, key_dim: int, num_columns: int) -> ChunkCut:
@@ -59,5 +59,5 @@ def chunk_cut(info: DeviceInfo, key_dim: int, num_columns: int) -> ChunkCut:
     else:
         is_lone = key_dim >= _MIN_BUSY_KEYS and num_columns <= info.compute_units * _WIDE_CUT.columns
         wide, narrow = _BUSY_CUT if is_lone else _WIDE_CUT, _NARROW_CUT
-    shared = (key_dim + 2 * _CHUNK) * wide.columns * 4 + _FACTORS_BYTES
+    shared = (key_dim + 2 * KEPT_TOKENS) * wide.columns * 4 + _FACTORS_BYTES
     return wide if shared <= info.max_shared_memory else narrow
