@@ -143,7 +143,7 @@ async def test_a_disk_without_room_for_a_block_is_refused_with_what_one_needs(
             pass
 
 
-@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7"])
+@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7", "lfm3"])
 async def test_states_of_fixed_size_come_back_from_the_host_with_their_blocks(
     model: str, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +162,7 @@ async def test_states_of_fixed_size_come_back_from_the_host_with_their_blocks(
         assert engine.memory.heaps[0].plan_agrees
 
 
-@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7"])
+@pytest.mark.parametrize("model", ["lfm2", "qwen3_5", "rwkv7", "lfm3", "granite_hybrid"])
 async def test_a_restart_finds_states_of_fixed_size_to_the_bit_and_computes_without_a_damaged_one(
     model: str, disk: Path, open_engine: OpenEngine
 ) -> None:

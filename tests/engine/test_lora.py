@@ -103,6 +103,9 @@ ALONE = pytest.mark.whole("rows that are reordered alone, or lie beside experts"
         pytest.param("glm4", ("q_proj", "k_proj"), marks=ALONE),
         pytest.param("qwen3_moe", ATTENTION, marks=ALONE),
         ("qwen3_next", ("in_proj_qkvz", "in_proj_ba")),
+        ("glm4_moe_lite", ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj", "shared_experts.down_proj")),
+        ("deepseek_v2_lite", ("q_proj", "kv_a_proj_with_mqa")),
+        ("granite_hybrid", ("in_proj", "out_proj", "q_proj", "input_linear", "output_linear")),
         ("qwen2_moe", ("v_proj", "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj")),
     ],
 )
