@@ -138,6 +138,8 @@ async def test_a_server_brings_its_model_and_asks_nobody_when_it_is_there(
             assert line, printed
             printed += line.decode()
         async with httpx.AsyncClient() as client:
+            while (await client.get(f"{found[1]}/ready")).status_code != 200:
+                await asyncio.sleep(0.05)
             models = (await client.get(f"{found[1]}/v1/models")).json()["data"]
         process.send_signal(signal.SIGINT)
         await process.communicate()
