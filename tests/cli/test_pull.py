@@ -18,6 +18,7 @@ from tests.checkpoint.gguf.builders import U32, Tensor, write
 from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.cli.command import RUN, software_only, unicorn
 from tests.hub.hub_server import HubServer
+from tests.patience import wait_until
 from unicorn_async.cli.pull import Teller
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.resources import demo_model_dir
@@ -138,8 +139,7 @@ async def test_a_server_brings_its_model_and_asks_nobody_when_it_is_there(
             assert line, printed
             printed += line.decode()
         async with httpx.AsyncClient() as client:
-            while (await client.get(f"{found[1]}/ready")).status_code != 200:
-                await asyncio.sleep(0.05)
+            await asyncio.to_thread(wait_until, lambda url=found[1]: httpx.get(f"{url}/ready").is_success)
             models = (await client.get(f"{found[1]}/v1/models")).json()["data"]
         process.send_signal(signal.SIGINT)
         await process.communicate()

@@ -359,3 +359,29 @@ async def test_bodies_that_are_compressed_are_refused_by_the_name_of_the_encodin
         assert repr(encoding) in reply.json()["error"]["message"]
         plain = await client.post("/v1/responses", json={"input": "Hi"}, headers={"content-encoding": "identity"})
         assert plain.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("POST", "/v1", 404),
+        ("GET", "/v1/responses", 405),
+        ("DELETE", "/v1/models", 405),
+        ("GET", "/v1/chat/completions", 405),
+        ("POST", "/health", 405),
+        ("GET", "/health/x", 404),
+    ],
+)
+async def test_paths_that_are_not_there_are_errors_in_json(
+    client: httpx.AsyncClient, method: str, path: str, status: int
+) -> None:
+    response = await client.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == {404: "not_found", 405: "method_not_allowed"}[status]
+    assert ("allow" in response.headers) is (status == 405)
+
+
+async def test_paths_beside_the_api_are_errors_in_text(client: httpx.AsyncClient) -> None:
+    response = await client.get("/nothing")
+    assert (response.status_code, response.text) == (404, "Not Found")

@@ -373,32 +373,6 @@ async def test_loads_need_the_key_and_the_servers_own_page(models: ModelHost, li
     assert library.engines == []
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/v1/nothing", 404),
-        ("POST", "/v1", 404),
-        ("GET", "/v1/responses", 405),
-        ("DELETE", "/v1/models", 405),
-        ("GET", "/v1/chat/completions", 405),
-        ("POST", "/health", 405),
-        ("GET", "/health/x", 404),
-    ],
-)
-async def test_paths_that_are_not_there_are_errors_in_json(
-    client: httpx.AsyncClient, method: str, path: str, status: int
-) -> None:
-    response = await client.request(method, path)
-    assert response.status_code == status
-    assert response.json()["error"]["code"] == {404: "not_found", 405: "method_not_allowed"}[status]
-    assert ("allow" in response.headers) is (status == 405)
-
-
-async def test_paths_beside_the_api_are_errors_in_text(client: httpx.AsyncClient) -> None:
-    response = await client.get("/nothing")
-    assert (response.status_code, response.text) == (404, "Not Found")
-
-
 async def test_a_refused_websocket_is_one_line_in_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), pytest.raises(Exception, match="403"):
         async with connected(served.ws_url, origin="https://evil.example"):
