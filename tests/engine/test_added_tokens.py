@@ -59,11 +59,17 @@ async def test_a_model_runs_and_prompts_with_tokens_that_it_has_not_are_refused_
         params = SamplingParams(max_tokens=4, temperature=0.0, min_tokens=4)
         assert len([token async for token in engine.stream("one <image> two", params)]) == 4
         for prompt in ("one <tool> two", [3, TOOL]):
-            with pytest.raises(RequestError, match=f"^token {TOOL} \\('<tool>'\\): expected a whole number, 0 to 511$"):
+            with pytest.raises(
+                RequestError, match=f"^token {TOOL} \\('<tool>'\\): the model has embeddings of 0 to 511 alone$"
+            ):
                 [token async for token in engine.stream(prompt, params)]
         asked = engine.tokenizer.encode_chat([ChatMessage("user", "hello")])
-        with pytest.raises(RequestError, match=f"^token {IMAGE} \\('<image>'\\): expected a whole number"):
+        with pytest.raises(RequestError, match=f"^token {IMAGE} \\('<image>'\\): the model has embeddings"):
             [token async for token in engine.stream(asked, params)]
+        predicted = [3, TOOL, 4]  # a hint, of which the rest is good
+        assert len([token async for token in engine.stream([3], params, prediction=predicted)]) == 4
+        with pytest.raises(RequestError, match=r"^token 600: expected"):
+            [token async for token in engine.stream([3], params, prediction=[600])]
 
 
 def test_an_id_that_is_no_token_has_no_text(model: Path) -> None:
@@ -86,11 +92,20 @@ def test_tokens_of_the_vocabulary_itself_have_embeddings(model: Path) -> None:
         ModelFiles.read(model).check_vocabulary(Tokenizer.load(model))
 
 
-def test_what_begins_every_text_has_embeddings(model: Path) -> None:
-    settings = model / "tokenizer_config.json"
-    content = json.loads(settings.read_text(encoding="utf-8")) | {"bos_token": "<image>"}
-    settings.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(
-        CheckpointError, match=r"token 512 \('<image>'\) begins every text, the embeddings have 512 rows"
-    ):
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("bos_token", r"token 512 \('<image>'\) begins every text, the embeddings have 512 rows"),
+        ("eos_token", r"only token 512 \('<image>'\) ends answers, the embeddings have 512 rows"),
+    ],
+)
+def test_what_begins_texts_or_ends_answers_has_embeddings(model: Path, part: str, message: str) -> None:
+    for name, wanted in (("tokenizer_config.json", "<image>"), ("config.json", None), ("generation_config.json", None)):
+        path = model / name
+        if path.exists():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content.pop(f"{part}_id", None)
+            content |= {part: wanted} if wanted else {}
+            path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=message):
         ModelFiles.read(model).check_vocabulary(Tokenizer.load(model))

@@ -113,10 +113,10 @@ class ModelFiles:
         prompt that has one is refused.
 
         Raises:
-            CheckpointError: they have fewer, or none for a token that begins every text.
+            CheckpointError: they have fewer, or none for a token that begins every text, or for all that end answers.
         """
-        rows, facts = self.config.vocab_size, tokenizer.facts
-        num_needed = facts.vocab_size - len(self.without_rows(tokenizer))
+        rows, facts, without = self.config.vocab_size, tokenizer.facts, self.without_rows(tokenizer)
+        num_needed = facts.vocab_size - len(without)
         if num_needed > rows:
             added = f", {num_needed} without added ones beyond" if num_needed < facts.vocab_size else ""
             found = f"the tokenizer has {facts.vocab_size} tokens{added}, the embeddings have {rows} rows"
@@ -124,6 +124,10 @@ class ModelFiles:
         first = next((token_id for token_id in facts.prefix if token_id >= rows), None)
         if first is not None:
             found = f"token {first} ({tokenizer.token_text(first)!r}) begins every text"
+            raise CheckpointError(f"{self.checkpoint.path}: {found}, the embeddings have {rows} rows")
+        if (ends := facts.eos_token_ids) and set(ends) <= set(without):
+            names = ", ".join(f"{token_id} ({tokenizer.token_text(token_id)!r})" for token_id in ends)
+            found = f"only token {names} ends answers"
             raise CheckpointError(f"{self.checkpoint.path}: {found}, the embeddings have {rows} rows")
 
     def without_rows(self, tokenizer: Tokenizer) -> tuple[int, ...]:

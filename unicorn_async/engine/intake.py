@@ -52,17 +52,24 @@ class Intake:
         prediction: SequenceOf[int],
     ) -> Sequence:
         """Return the sequence of an answer."""
-        from unicorn_async.engine.request_stream import checked_ids, checked_salt
+        from unicorn_async.engine.request_stream import checked_salt
 
         if isinstance(prompt, str):
             prompt = await self._encoding.ids(self.tokenizer, prompt, self._scheduler.max_context)
         sequence = self._sequence(prompt, sampling, request_id)
         sequence.cache_salt, sequence.client = checked_salt(cache_salt), client
         if prediction:
-            sequence.prediction_ids = checked_ids(
-                prediction, self._model.files.config.vocab_size, self._model.tokenizer
-            )
+            sequence.prediction_ids = self._predicted(prediction)
         return sequence
+
+    def _predicted(self, prediction: SequenceOf[int]) -> tuple[int, ...]:
+        """Return a prediction without tokens that the model has no embeddings of: it is only a hint."""
+        from unicorn_async.engine.request_stream import checked_ids
+
+        files, tokenizer = self._model.files, self._model.tokenizer
+        without = () if tokenizer is None else files.without_rows(tokenizer)
+        known = [token_id for token_id in prediction if token_id not in without] if without else prediction
+        return checked_ids(known, files.config.vocab_size) if len(known) else ()
 
     def logits(self, token_ids: SequenceOf[int]) -> Sequence:
         """Return a sequence whose logits are wanted."""

@@ -128,9 +128,9 @@ def checked_ids(prompt: SequenceOf[int], vocab_size: int, tokenizer: Tokenizer |
         return ids
     for token in ids:
         if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < vocab_size:
-            text = "" if tokenizer is None or type(token) is not int else tokenizer.added_text(token)
-            name = f"{token!r} ({text!r})" if text else repr(token)
-            raise RequestError(f"token {name}: expected a whole number, 0 to {vocab_size - 1}")
+            if tokenizer is not None and type(token) is int and (text := tokenizer.added_text(token)):
+                raise RequestError(f"token {token} ({text!r}): the model has embeddings of 0 to {vocab_size - 1} alone")
+            raise RequestError(f"token {token!r}: expected a whole number, 0 to {vocab_size - 1}")
     return tuple(int(token) for token in ids)
 
 
