@@ -3,7 +3,7 @@
 UNICORN_DEVICE chooses it by index or part of its name; the default is the software device. UNICORN_VALIDATION=1 turns
 on Vulkan's validation layers, and any message of theirs fails the test that caused it.
 
-A run without `--whole` covers every behaviour once, one with it every pair of values of parameters; see
+A run without `--whole` has each value of a parameter once, one with it every pair of them and what takes long; see
 tests/selection.py.
 """
 

@@ -1,4 +1,4 @@
-"""Which tests a run has: those that cover every behaviour once, or the whole, with every pair of parameters' values."""
+"""Which tests a run has: each value of a parameter once, or the whole: every pair of values, and what takes long."""
 
 from __future__ import annotations
 

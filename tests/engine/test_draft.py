@@ -126,7 +126,6 @@ async def test_answers_with_a_grammar_are_those_without_and_what_it_allows_is_dr
     assert found == expected
 
 
-@pytest.mark.whole("cancellations and lost places beside drafts, which the scheduler's own tests have, too")
 async def test_who_leaves_or_loses_its_place_or_begins_alike_takes_its_draft_along(
     open_engine: OpenEngine, cut: Path, always: None
 ) -> None:
