@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from unicorn_async.checkpoint.hub import HubName
 from unicorn_async.errors import ConfigError
 from unicorn_async.hub.cached import CachedModel, cached_models, is_cached, remove
+from unicorn_async.hub.large_file import PARTIAL_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,6 +94,17 @@ def test_a_repository_goes_whole(environ: dict[str, str], tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=f"org/plain: not in {tmp_path}"):
         remove(HubName("org/plain", None), environ)
     assert remove(HubName("org/begun", None), environ) == 50
+
+
+def test_what_another_process_brings_stays(environ: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "models--org--begun" / "blobs" / f"{'a' * 64}{PARTIAL_SUFFIX}"
+    path.write_bytes(b"g" * 7)
+    with path.open("ab") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match=r"^org/begun: it is being brought, by another process"):
+            remove(HubName("org/begun", None), environ)
+        assert path.exists()
+    assert remove(HubName("org/begun", None), environ) == 50 + 7
 
 
 def test_one_gguf_model_goes_with_all_its_parts_and_the_others_stay(environ: dict[str, str], tmp_path: Path) -> None:

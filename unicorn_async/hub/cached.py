@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def remove(name: HubName, environ: Mapping[str, str] = os.environ) -> int:
     """Remove a repository, or with a tag one GGUF model of it, from the cache; returns the bytes that went.
 
     Raises:
-        ConfigError: the cache has no such model, or a file can't be removed.
+        ConfigError: the cache has no such model, it is being brought, or a file can't be removed.
     """
     folder = repo_folder(name.repo, environ)
     if not folder.is_dir():
@@ -83,14 +84,27 @@ def remove(name: HubName, environ: Mapping[str, str] = os.environ) -> int:
     before = _bytes_below(folder)
     try:
         if name.tag is None:
-            shutil.rmtree(folder)
-            with suppress(FileNotFoundError):
-                shutil.rmtree(folder.parent / ".locks" / folder.name)
+            with ExitStack() as stack:
+                _lock(name, folder, stack)
+                shutil.rmtree(folder)
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(folder.parent / ".locks" / folder.name)
         else:
             _remove_gguf(name, folder, environ)
     except OSError as exc:
         raise ConfigError(f"{exc.filename}: {exc.strerror}") from exc
     return before - _bytes_below(folder)
+
+
+def _lock(name: HubName, folder: Path, stack: ExitStack) -> None:
+    """Have all that is there of files that come, up to the stack's end; raises ConfigError where another brings one."""
+    from unicorn_async.hub.large_file import PARTIAL_SUFFIX
+
+    for path in folder.glob(f"blobs/*{PARTIAL_SUFFIX}"):
+        try:
+            fcntl.flock(stack.enter_context(path.open("rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise ConfigError(f"{name}: it is being brought, by another process: end that first") from exc
 
 
 def _remove_gguf(name: HubName, folder: Path, environ: Mapping[str, str]) -> None:

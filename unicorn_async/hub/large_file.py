@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SMALLEST = 16 << 20  # bytes; smaller ones are not worth it
 LARGEST = 50_000_000_000  # bytes, of what the hub gives by plain HTTP; larger ones the library brings by Xet
 HEAD_BYTES = 32 << 20  # of a file, which have what describes it: a vocabulary of 262,144 tokens takes 10 MB
-_SUFFIX = ".unicorn.incomplete"
+PARTIAL_SUFFIX = ".unicorn.incomplete"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HASH_BYTES = 1 << 20
 _TIMEOUT_S = 10.0
@@ -261,7 +261,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _partial(folder: Path, file: RepoFile) -> Path:
-    return folder / "blobs" / f"{file.sha256}{_SUFFIX}"
+    return folder / "blobs" / f"{file.sha256}{PARTIAL_SUFFIX}"
 
 
 def _link(blob: Path, link: Path) -> None:
