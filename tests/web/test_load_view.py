@@ -84,6 +84,7 @@ async def test_a_download_that_the_load_waits_for_is_shown_as_one(browser: Brows
         await page.goto(found.url)
         await shows(page, "#load-text", "Opening a")
         await shows(page, "#load-numbers", "4.0 of 16.0 GB downloaded")
+        await shows(page, "#device", "downloading…")
         assert await page.locator("#load-bar").get_attribute("aria-valuenow") == "25"
         assert await page.locator(".cell.on").count() * 4 == await page.locator(".cell").count()
         await page.close()

@@ -22,6 +22,7 @@ export interface ModelState {
 interface Health {
   can_switch: boolean;
   status: string;
+  waits_for?: string | null;
   max_context?: number;
   chat_template?: boolean;
   device?: { name: string; software: boolean } | null;

@@ -27,6 +27,7 @@ export const english = {
   serverSilent: "the server does not answer",
   noDevice: "no device in use",
   openingDevice: "opening a device…",
+  downloadingModel: "downloading…",
   connectingDevice: "connecting…",
   software: "SOFTWARE",
   models: "Models",

@@ -27,6 +27,7 @@ export const german: Strings = {
   serverSilent: "der Server antwortet nicht",
   noDevice: "kein Gerät in Gebrauch",
   openingDevice: "ein Gerät wird geöffnet…",
+  downloadingModel: "wird heruntergeladen…",
   connectingDevice: "Verbindung wird aufgebaut…",
   software: "SOFTWARE",
   models: "Modelle",

@@ -53,5 +53,6 @@ function deviceText(link: string, health: ReturnType<typeof usePage>["session"][
   if (link === "silent") return strings.serverSilent;
   if (link !== "open" || !health) return strings.connectingDevice;
   if (health.device) return health.device.name;
+  if (health.waits_for === "download") return strings.downloadingModel;
   return health.status === "opening" ? strings.openingDevice : strings.noDevice;
 }
