@@ -11,10 +11,13 @@ from tests.checkpoint.partial_files import Coming
 from unicorn_async.errors import DownloadError
 from unicorn_async.loader import pipeline
 from unicorn_async.loader.read_strategy import ReadMode, download_strategy
+from unicorn_async.loader.reader import FileReader
 
-from .loading import Loading, download, reader_threads
+from .loading import Loading, descriptors_of, download, reader_threads
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from unicorn_async.loader.stream import LoadStream
 
 
@@ -114,6 +117,16 @@ async def test_a_load_that_waits_for_bytes_can_be_cancelled(loading: Loading, fi
     with pytest.raises(asyncio.CancelledError):
         await running
     await stream.close()
+
+
+def test_a_file_whose_download_has_ended_leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    whole.write_bytes(bytes(100))
+    ended = Coming(tmp_path / "part", bytes(100), 10)
+    ended.file.fail(DownloadError("the download was stopped"))
+    with pytest.raises(DownloadError, match=r"^the download was stopped$"):
+        FileReader([whole, ended.path], partial={ended.path: ended.file})
+    assert not reader_threads() and descriptors_of([whole]) == 0
 
 
 def test_what_has_just_come_is_read_through_the_page_cache() -> None:

@@ -31,9 +31,11 @@ class BackgroundCalls:
         try:
             for thread in self._threads:
                 thread.start()
-        except RuntimeError as exc:
+        except BaseException as exc:
             self.__exit__()
-            raise OutOfMemoryError(f"the system does not allow {len(self._threads)} more threads") from exc
+            if isinstance(exc, RuntimeError):
+                raise OutOfMemoryError(f"the system does not allow {len(self._threads)} more threads") from exc
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -101,13 +101,13 @@ class LargeFile:
             if os.fstat(self._opened.fileno()).st_size > file.nbytes:
                 self._opened.truncate(0)
             self.content = PartialFile(self._path, file.nbytes, str(file.sha256), turn=turn)
+            self._digest = _Digest(self.content)
+            self._digest.start()
         except BaseException as exc:
             self._opened.close()
             if isinstance(exc, BlockingIOError):
                 raise DownloadError(f"{file.name} is being brought by another process") from exc
             raise
-        self._digest = _Digest(self.content)
-        self._digest.start()
 
     def __enter__(self) -> Self:
         return self

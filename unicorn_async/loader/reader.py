@@ -43,6 +43,7 @@ class FileReader:
 
     Raises:
         CheckpointError: a file can't be opened, or is not what its stamp says.
+        UnicornError: what ended the download of a partial one.
     """
 
     def __init__(
@@ -68,11 +69,10 @@ class FileReader:
             for path in files:
                 self._open(path, strategy.mode)
             self._check_unchanged()
-        except OSError as exc:
+        except BaseException as exc:  # of any kind, as what ended a download: threads that wait keep a process
             self.close()
-            raise CheckpointError(f"{exc.filename}: {exc.strerror}") from exc
-        except CheckpointError:
-            self.close()
+            if isinstance(exc, OSError):
+                raise CheckpointError(f"{exc.filename}: {exc.strerror}") from exc
             raise
 
     @property

@@ -38,9 +38,11 @@ class ReaderThreads:
                 thread = threading.Thread(target=self._run, name=f"{name}_{index}")
                 thread.start()
                 self._threads.append(thread)
-        except RuntimeError as exc:
+        except BaseException as exc:
             self.close()
-            raise OutOfMemoryError(f"{name}: the system allows only {index} of {num_threads} threads") from exc
+            if isinstance(exc, RuntimeError):
+                raise OutOfMemoryError(f"{name}: the system allows only {index} of {num_threads} threads") from exc
+            raise
 
     async def run(self, work: Work) -> None:
         """Do work in a thread; raises what it raises. One event loop may call this.
