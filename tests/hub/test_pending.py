@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.checkpoint.checkpoint import SINGLE_FILE
 from unicorn_async.checkpoint.coming_model import DownloadCount
 from unicorn_async.errors import DownloadError, UnsupportedModelError
 from unicorn_async.hub import large_file, pending, received
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["alone", "no_thread_left"]
 PART = 300  # bytes
+WEIGHTS = (2).to_bytes(8, "little") + b"{}" + bytes(5000)
 
 
 class Held:
@@ -119,6 +121,19 @@ def test_what_refuses_the_model_is_told_to_who_waits(refusal: Exception | None, 
         with pytest.raises(DownloadError if refusal is None else UnsupportedModelError):
             pulled.coming.wait()
         pulled.close()
+
+
+def test_no_file_that_comes_leaves_a_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", "tokenizer_config.json": b"{}", SINGLE_FILE: WEIGHTS}
+    with HubServer({"org/m": files}) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        assert pulled.coming.wait() is not None
+        assert pulled._stream is not None
+        pulled._stream.join()
+        pulled.close()
+        left = [thread.name for thread in set(threading.enumerate()) - before]
+    assert not [name for name in left if "tqdm" in name.lower() or "monitor" in name.lower()], left
 
 
 def test_small_files_alone_are_all_there_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,13 +177,15 @@ class LargeFile:
     def _bar(self) -> tqdm:
         from huggingface_hub.utils.tqdm import tqdm
 
-        return tqdm(  # type: ignore[no-untyped-call]
+        from unicorn_async.hub.hidden_bar import HiddenBar
+
+        return (tqdm if self._shows_bar else HiddenBar)(
             desc=Path(self.file.name).name,
             total=self.file.nbytes,
             initial=self.content.num_there,
             unit="B",
             unit_scale=True,
-            disable=None if self._shows_bar else True,  # by None: unless standard error is a terminal
+            disable=None,  # unless standard error is a terminal
         )
 
     def _append(self, start: int, end: int, bar: tqdm) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from huggingface_hub.utils.tqdm import tqdm
-
     from unicorn_async.checkpoint.hub import HubName
 
 _TIMEOUT_S = 10.0  # for an answer of the hub that lists files
@@ -142,6 +140,8 @@ class Repository:
         """Have the library bring a file, and compare it with what the hub says of it; one that differs is removed."""
         from huggingface_hub import hf_hub_download
 
+        from unicorn_async.hub.hidden_bar import HiddenBar
+
         with self.errors():
             path = Path(
                 hf_hub_download(
@@ -150,7 +150,7 @@ class Repository:
                     revision=revision,
                     cache_dir=self._cache,
                     endpoint=self._endpoint,
-                    tqdm_class=None if self._shows_bars else _hidden_bar(),
+                    tqdm_class=None if self._shows_bars else HiddenBar,
                 )
             )
             nbytes, digest = path.stat().st_size, None if file.sha256 is None else sha256_of(path)
@@ -160,17 +160,6 @@ class Repository:
             path.unlink(missing_ok=True)
             expected, got = f"{file.nbytes} bytes, sha256 {file.sha256}", f"{nbytes} bytes, sha256 {digest}"
             raise DownloadError(f"{file.name}: expected {expected}, got {got}; it was removed, pull it again")
-
-
-def _hidden_bar() -> type[tqdm]:
-    """A bar that shows nothing, wherever the library would show one."""
-    from huggingface_hub.utils.tqdm import tqdm
-
-    class Hidden(tqdm):
-        def __init__(self, *arguments: object, **named: object) -> None:
-            super().__init__(*arguments, **{**named, "disable": True})  # type: ignore[no-untyped-call]
-
-    return Hidden
 
 
 def _have_lines_once() -> None:
