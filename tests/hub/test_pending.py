@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.checkpoint.checkpoint import SINGLE_FILE
+from unicorn_async.checkpoint.checkpoint import INDEX_FILE, SINGLE_FILE
 from unicorn_async.checkpoint.coming_model import DownloadCount
 from unicorn_async.errors import DownloadError, UnsupportedModelError
 from unicorn_async.hub import large_file, pending, received
@@ -22,6 +22,8 @@ from .test_stream import FILE, GGUF, Listener, alone, environ_of, named, no_thre
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from unicorn_async.hub.needed import RepoFile
 
 __all__ = ["alone", "no_thread_left"]
 PART = 300  # bytes
@@ -121,6 +123,46 @@ def test_what_refuses_the_model_is_told_to_who_waits(refusal: Exception | None, 
         with pytest.raises(DownloadError if refusal is None else UnsupportedModelError):
             pulled.coming.wait()
         pulled.close()
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_weights_count_before_small_files_come_and_the_model_is_not_there_before_its_header(
+    indexed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then nobody can be told that it is being opened."""
+    counts: list[DownloadCount] = []
+    asked, answers, fetched = threading.Event(), threading.Event(), threading.Event()
+    write, fetch = received.Received.write, Repository._fetch
+    pulls: list[PendingPull] = []
+
+    def held(one: received.Received, data: bytes) -> None:
+        asked.set()
+        assert answers.wait(120)
+        write(one, data)
+
+    def counted(one: Repository, revision: str, file: RepoFile) -> None:
+        fetch(one, revision, file)
+        assert fetched.wait(120)
+        counts.append(pulls[0]._arrivals.count())
+
+    monkeypatch.setattr(received.Received, "write", held)
+    monkeypatch.setattr(Repository, "_fetch", counted)
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", SINGLE_FILE: WEIGHTS}
+    if indexed:
+        files = {"config.json": b"{}", "tokenizer.json": b"{}", "weights.safetensors": WEIGHTS}
+        files[INDEX_FILE] = b'{"weight_map": {"a": "weights.safetensors"}}'
+    with HubServer({"org/m": files}) as hub:
+        pulls.append(PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path)))
+        fetched.set()
+        assert asked.wait(120)
+        is_begun = pulls[0].coming.is_begun
+        answers.set()
+        assert pulls[0].coming.wait() is not None
+        pulls[0].close()
+        assert not is_begun
+        nbytes = sum(map(len, files.values()))
+        assert {count.bytes_to_download for count in counts} <= {0, nbytes} and counts[-1].bytes_to_download == nbytes
+        assert all(count.bytes_downloaded < count.bytes_to_download for count in counts if count.bytes_to_download)
 
 
 def test_no_file_that_comes_leaves_a_thread(tmp_path: Path) -> None:

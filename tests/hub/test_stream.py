@@ -19,6 +19,7 @@ from unicorn_async.checkpoint.location import find_model
 from unicorn_async.checkpoint.partial_file import PartialFile
 from unicorn_async.errors import DownloadError, UnicornError, UnsupportedModelError
 from unicorn_async.hub import download, large_file, received
+from unicorn_async.hub.beginning import why_wrong
 from unicorn_async.hub.cached import is_cached
 from unicorn_async.hub.download import Pulled, begin_pull, pull
 from unicorn_async.hub.stream import DownloadStream
@@ -311,6 +312,35 @@ def test_a_part_that_is_no_beginning_of_weights_is_removed(
                 way(named(name), Listener(), environ)
             assert not part.exists()
             assert pull(named(name), Listener(), environ).path.exists()
+
+
+@pytest.mark.parametrize("way", [begin_pull, pull])
+def test_a_page_that_a_network_sends_in_place_of_weights_is_told_and_not_kept(
+    way: Callable[[HubName, Listener, Mapping[str, str]], object],
+    tmp_path: Path,
+    shards: dict[str, bytes],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    page = b"<!DOCTYPE html>"
+    sent = {name: page.ljust(len(content)) for name, content in {**GGUF, **shards}.items() if name in (FILE, NAMES[0])}
+    with HubServer({"org/m-GGUF": GGUF, "org/m": shards}, sent=sent) as hub:
+        environ = environ_of(hub, tmp_path)
+        for name in ("org/m-GGUF", "org/m"):
+            with pytest.raises(DownloadError, match=rf"^{name}: m\S+: something else came .* page .* it was removed"):
+                way(named(name), Listener(), environ)
+            ended = [thread for thread in threading.enumerate() if thread.name == "unicorn-download"]
+            for thread in ended:
+                thread.join(120)
+            parts = tmp_path.glob(f"models--{name.replace('/', '--')}/blobs/*incomplete")
+            assert not [path for path in parts if path.read_bytes().startswith(page)]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]  # the command ends with it
+
+
+def test_a_header_that_would_be_longer_than_its_file_is_no_beginning() -> None:
+    assert why_wrong("m.safetensors", 100, (92).to_bytes(8, "little") + b"{") is None
+    told = why_wrong("m.safetensors", 100, (93).to_bytes(8, "little") + b"{")
+    assert told == "expected a header within its 100 bytes, got one of 93"
+    assert why_wrong("tokenizer.json", 100, b"<html><bo") is None
 
 
 def test_of_a_server_that_knows_no_ranges_a_beginning_is_not_all_of_it(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ class Arrivals:
         self._partial.append(content)
 
     def count(self) -> DownloadCount:
-        """Return how much has come."""
+        """Return how much has come; nothing before it is known of what."""
+        if not self._expected_bytes:
+            return DownloadCount()
         return DownloadCount(self._expected_bytes, self._whole_bytes + sum(one.num_there for one in self._partial))
 
     def stop(self) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unicorn_async.checkpoint.checkpoint import INDEX_FILE, read_index
 from unicorn_async.checkpoint.gguf.files import SUFFIX
-from unicorn_async.checkpoint.gguf.header import MAGIC
 from unicorn_async.checkpoint.hub import hub_cache, model_in_snapshot
 from unicorn_async.checkpoint.partial_file import ModelDownload
 from unicorn_async.checkpoint.safetensors import HEADER_LENGTH_BYTES, MAX_HEADER_BYTES
@@ -119,7 +118,13 @@ def begin_pull(
         path = snapshot / wanted.weights[0].name if wanted.is_gguf else snapshot
         partial = {snapshot / one.file.name: one.content for one in files}
         stack.pop_all()
-        return DownloadStream(hub, revision, files, ModelDownload(str(name), path, partial))
+        stream = DownloadStream(hub, revision, files, ModelDownload(str(name), path, partial))
+        try:
+            stream.wait_for_headers()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
 
 class _Wanted(NamedTuple):
@@ -144,15 +149,17 @@ class _Wanted(NamedTuple):
         hub = Repository(name, environ.get("HF_ENDPOINT"), hub_cache(environ), arrivals)
         revision, files = hub.files()
         needed = needed_files(name, files)
-        hub.expect(revision, needed.descriptions)
-        brought = hub.bring(revision, needed.descriptions)
+        weights, small = needed.weights, hub.missing(revision, needed.descriptions)
+        brought = 0
+        if weights is None:
+            brought += hub.bring(revision, [file for file in needed.descriptions if file.name == INDEX_FILE])
+            weights = indexed_files(name, files, read_index(hub.snapshot(revision) / INDEX_FILE).values())
+        missing = hub.missing(revision, weights)
+        hub.expect([*small, *missing])  # all at once: no count may say that all has come before weights do
+        brought += hub.bring(revision, needed.descriptions)
         if needed.descriptions:
             listener.check_directory(hub.snapshot(revision))
-        weights = needed.weights
-        if weights is None:
-            weights = indexed_files(name, files, read_index(hub.snapshot(revision) / INDEX_FILE).values())
         nbytes = sum(file.nbytes for file in (*needed.descriptions, *weights))
-        missing = hub.expect(revision, weights)
         if missing:
             listener.note(
                 f"{name}: {len(missing)} of {len(weights)} weight files, {told(sum(file.nbytes for file in missing))}"
@@ -171,11 +178,10 @@ class _Wanted(NamedTuple):
         return self.name._replace(tag=Path(self.weights[0].name).name if self.is_gguf else None)
 
     def look(self, listener: Listener, first: LargeFile) -> None:
-        """Have the beginning of a GGUF model looked at, as soon as it is there."""
+        """Look at what is there, and have the beginning of a GGUF model looked at as soon as it has come."""
+        first.check_begins()
         if self.is_gguf:
             first.receive(large_file.HEAD_BYTES)
-        _check_begins(first)
-        if self.is_gguf:
             with first.begun() as begun:
                 listener.check_gguf(first.file.name, first.file.nbytes, begun, is_whole=len(self.weights) == 1)
 
@@ -187,17 +193,3 @@ def _receive_header(file: LargeFile) -> None:
         with file.begun() as begun:
             length = int.from_bytes(begun.read(HEADER_LENGTH_BYTES), "little")
         file.receive(HEADER_LENGTH_BYTES + min(length, MAX_HEADER_BYTES))
-    _check_begins(file)
-
-
-def _check_begins(file: LargeFile) -> None:
-    """Refuse what is there if it can't be weights, as a power cut or a network in between leaves it.
-
-    No model opens with that, so its digest would never be known: each start would go on from the same bytes.
-    """
-    with file.begun() as begun:
-        start = begun.read(HEADER_LENGTH_BYTES + 1)
-    is_gguf = file.file.name.endswith(SUFFIX)
-    found, expected = (start[: len(MAGIC)], MAGIC) if is_gguf else (start[HEADER_LENGTH_BYTES:], b"{")
-    if len(start) > HEADER_LENGTH_BYTES and found != expected:
-        raise file.refused(f"expected {expected!r} where its header begins, got {found!r}")

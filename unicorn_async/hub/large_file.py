@@ -19,6 +19,7 @@ from urllib.parse import urlparse
 
 from unicorn_async.checkpoint.partial_file import PartialFile
 from unicorn_async.errors import DownloadError, UnicornError
+from unicorn_async.hub.beginning import START_BYTES, why_wrong
 from unicorn_async.hub.library_errors import first_line
 from unicorn_async.hub.received import Received
 
@@ -94,6 +95,7 @@ class LargeFile:
         self._path = _partial(folder, file)
         self._is_stopped = threading.Event() if is_stopped is None else is_stopped
         self._is_wrong = False
+        self._begins_well = False
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._opened = self._path.open("ab", buffering=0)
         try:
@@ -121,8 +123,10 @@ class LargeFile:
         """Append the file's bytes up to an end, as long as any come: a store's address is good for a while alone.
 
         Raises:
-            DownloadError: the hub has a file of another size, or this was stopped. Others: those of the library.
+            DownloadError: the hub has a file of another size, what is there is no beginning of weights, or this was
+                stopped. Others: those of the library.
         """
+        self.check_begins()
         end = min(end, self.file.nbytes)
         if self.content.num_there >= end:
             return
@@ -135,7 +139,12 @@ class LargeFile:
                     there = self.content.num_there
                     num_failed = 0 if there > start else num_failed + 1
                     is_answer = isinstance(exc, (OSError, UnicornError))  # of the hub or the disk, not of a network
-                    if self._is_stopped.is_set() or num_failed == _ATTEMPTS or (is_answer and num_failed):
+                    if (
+                        self._is_wrong
+                        or self._is_stopped.is_set()
+                        or num_failed == _ATTEMPTS
+                        or (is_answer and num_failed)
+                    ):
                         raise
                     _log.warning("%s: %s; it goes on at byte %d", self.file.name, first_line(exc), there)
                     if num_failed:
@@ -144,6 +153,22 @@ class LargeFile:
     def begun(self) -> BinaryIO:
         """Open what is there by now, as a file that ends there; raises OSError."""
         return self._path.open("rb")
+
+    def check_begins(self) -> None:
+        """Refuse what is there if it can't be weights, as a power cut or a network in between leaves it.
+
+        No model opens with that, so its digest would never be known: each start would go on from the same bytes.
+
+        Raises:
+            DownloadError: it is something else, and is removed when this is closed.
+        """
+        if self._begins_well or self.content.num_there < START_BYTES:
+            return
+        with self.begun() as begun:
+            reason = why_wrong(self.file.name, self.file.nbytes, begun.read(START_BYTES))
+        if reason is not None:
+            raise self.refused(reason)
+        self._begins_well = True
 
     def settle(self) -> None:
         """Receive the rest, compare all of it with what the hub lists, and put it in its place; raises as `receive`.
@@ -218,6 +243,7 @@ class LargeFile:
             received = Received(self._opened, self.content, self._is_stopped, 0 if starts_anew else start, end)
             for piece in response.iter_bytes():  # as they come, for none to be lost
                 received.write(piece)
+                self.check_begins()
                 bar.update(self.content.num_there - bar.n)
         if self.content.num_there < end:
             raise EOFError(f"{file.name}: the answer ended before byte {end}")

@@ -23,6 +23,8 @@ def library_errors(name: HubName, endpoint: str, cache: Path) -> Iterator[None]:
     try:
         yield
     except DownloadError as exc:
+        if str(exc).startswith(f"{name}: "):
+            raise
         raise DownloadError(f"{name}: {exc}") from exc
     except UnicornError:  # of who looked at what came
         raise

@@ -69,11 +69,9 @@ class Repository:
         """Return the files that are not in the cache."""
         return [file for file in files if not (self.snapshot(revision) / file.name).exists()]
 
-    def expect(self, revision: str, files: Sequence[RepoFile]) -> list[RepoFile]:
-        """Return the files that are not in the cache, and are going to be brought."""
-        missing = self.missing(revision, files)
-        self._arrivals.expect(missing)
-        return missing
+    def expect(self, files: Sequence[RepoFile]) -> None:
+        """Count files that are not in the cache among what is going to be brought."""
+        self._arrivals.expect(files)
 
     def bring(self, revision: str, files: Sequence[RepoFile]) -> int:
         """Download the files that are not in the cache, one after the other; returns their bytes."""

@@ -6,7 +6,10 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.gguf.files import SUFFIX
+from unicorn_async.checkpoint.safetensors import HEADER_LENGTH_BYTES
 from unicorn_async.errors import DownloadError, UnicornError
+from unicorn_async.hub.beginning import START_BYTES
 from unicorn_async.hub.needed import told
 
 if TYPE_CHECKING:
@@ -23,8 +26,8 @@ _END_S = 1.0  # for the thread to end in: it may wait for bytes, and what it has
 class DownloadStream:
     """Brings files one after the other, and then has the model's name mean them; close it.
 
-    `download` is for who loads the model. What ends the thread early is logged, and raised wherever bytes are waited
-    for.
+    `download` is for who loads the model, once the headers are there. What ends the thread early after that is logged,
+    and raised wherever bytes are waited for.
     """
 
     def __init__(self, hub: Repository, revision: str, files: Sequence[LargeFile], download: ModelDownload) -> None:
@@ -32,9 +35,21 @@ class DownloadStream:
         self._hub = hub
         self._revision = revision
         self._files = files
-        self._is_closed = threading.Event()
+        self._is_closed, self._can_be_opened = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="unicorn-download", daemon=True)
         self._thread.start()
+
+    def wait_for_headers(self) -> None:
+        """Wait until the model can be opened; raises what ends the download before that, which is not logged."""
+        for file in self._files:
+            if not file.file.name.endswith(SUFFIX):
+                with self._hub.errors():
+                    file.content.wait(min(START_BYTES, file.file.nbytes))
+                    file.check_begins()
+                    with file.content.open() as begun:
+                        length = int.from_bytes(begun.read(HEADER_LENGTH_BYTES), "little")
+                    file.content.wait(min(HEADER_LENGTH_BYTES + length, file.file.nbytes))
+        self._can_be_opened.set()
 
     def close(self) -> None:
         """End it, which leaves what has come for the next time; it may be called again."""
@@ -58,7 +73,7 @@ class DownloadStream:
             _log.info("%s: all of it has come, %s, and is as the hub lists it", self.download.name, told(nbytes))
         except UnicornError as exc:  # also what its digest's thread finds of a file that others have cut
             self._fail(exc)
-            if not self._is_closed.is_set():
+            if self._can_be_opened.is_set() and not self._is_closed.is_set():
                 _log.error("%s", exc)
         finally:
             for file in self._files:
