@@ -107,6 +107,13 @@ def parts_in(folder: Path) -> list[Path]:
     return list(folder.glob("hub/models--org--tiny/blobs/*incomplete"))
 
 
+async def no_download() -> None:
+    """Wait until nothing is brought any more."""
+    for thread in threading.enumerate():
+        if thread.name == "unicorn-download":
+            await asyncio.to_thread(thread.join, 120)
+
+
 async def status(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
     """Ask for the health until it is this; return it."""
     async with asyncio.timeout(120):
@@ -196,7 +203,7 @@ async def test_what_the_hub_refuses_ends_the_command(hub: HubServer) -> None:
             await task
 
 
-async def test_bytes_that_are_not_as_listed_are_no_model_and_no_file(
+async def test_bytes_that_are_not_as_listed_are_no_model_and_no_file_and_a_later_load_brings_others(
     hub: HubServer, held: Held, tmp_path: Path
 ) -> None:
     content = hub.repos["org/tiny"][FILE]
@@ -209,10 +216,13 @@ async def test_bytes_that_are_not_as_listed_are_no_model_and_no_file(
         refused = await client.post("/v1/chat/completions", json=CHAT)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_load_failed")
         assert "model.safetensors: expected sha256" in refused.json()["error"]["message"]
-        again = await client.post("/v1/models/load", json={"model": "org/tiny"})
-        assert (again.status_code, again.json()["error"]["code"]) == (400, "model_unusable")
-    assert not parts_in(tmp_path)
-    assert not is_cached(hub_name("org/tiny"))
+        await no_download()
+        assert not parts_in(tmp_path) and not is_cached(hub_name("org/tiny"))
+        del hub.sent[FILE]
+        while (again := await client.post("/v1/models/load", json={"model": "org/tiny"})).is_error:
+            assert (again.status_code, again.json()["error"]["code"]) == (400, "model_unusable")
+            assert "its download has only begun" in again.json()["error"]["message"]
+        assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
 
 
 async def test_a_server_that_ends_leaves_a_part_from_which_the_next_one_goes_on(
@@ -224,9 +234,7 @@ async def test_a_server_that_ends_leaves_a_part_from_which_the_next_one_goes_on(
         task.cancel()
         await asyncio.wait([task])
     held.go_on.set()
-    for thread in threading.enumerate():
-        if thread.name == "unicorn-download":
-            await asyncio.to_thread(thread.join, 120)
+    await no_download()
     (part,) = parts_in(tmp_path)
     part_bytes = part.stat().st_size
     assert part_bytes >= HELD_FROM

@@ -154,12 +154,15 @@ async def test_another_model_that_is_asked_for_while_the_first_is_opened_takes_i
     models: ModelHost, library: FakeLibrary
 ) -> None:
     library.hold_open["a"] = asyncio.Event()
-    server = Server()
+    server, line, left = Server(), ProgressLine(io.StringIO()), list[str]()
     first = models.begin(prepared("a"))
-    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(io.StringIO()), server.serve()))
+    serving = asyncio.create_task(
+        while_showing_loads(models, first, line, server.serve(), lambda: left.append("whoever waited for it"))
+    )
     await library.opening.wait()
+    assert not left
     await models.begin(prepared("b")).done()
-    assert not serving.done()
+    assert not serving.done() and left == ["whoever waited for it"]
     server.end.set()
     await serving
 

@@ -122,6 +122,25 @@ def test_a_model_whose_download_failed_can_be_chosen_once_another_process_has_br
     assert library.prepare(ModelChoice("mine")).location == "org/tiny"
 
 
+def test_a_load_of_a_model_whose_download_has_failed_begins_that_anew(
+    model_directory: WriteModel, config: EngineConfig, tmp_path: Path
+) -> None:
+    shutil.copytree(model_directory("llama"), tmp_path / "tiny")
+    file = Coming.of(tmp_path / "tiny" / "model.safetensors", 20_000)
+    coming = ComingModel("org/tiny")
+    then = [ComingModel("org/tiny"), coming_of(ModelDownload("org/tiny", tmp_path / "tiny", {file.path: file.file}))]
+    catalog = ModelCatalog(CatalogEntry("mine", "org/tiny"), [], {"HF_HOME": str(tmp_path)})
+    library = ModelLibrary(catalog, config, coming=coming, again=lambda: then.pop(0))
+    coming.fail(DownloadError("no such repository"))
+    begun = then[0]
+    for _ in range(2):  # the second one finds that it has begun
+        with pytest.raises(DownloadError, match="its download has only begun"):
+            library.prepare(ModelChoice("mine"))
+    begun.fail(DownloadError("no network"))
+    assert library.prepare(ModelChoice("mine")).location == "org/tiny" and not then
+    assert library.prepare(ModelChoice("mine")).location == "org/tiny"
+
+
 def test_a_model_that_the_npu_can_not_attend_for_is_refused(
     catalog: ModelCatalog, config: EngineConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

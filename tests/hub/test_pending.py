@@ -125,6 +125,73 @@ def test_what_refuses_the_model_is_told_to_who_waits(refusal: Exception | None, 
         pulled.close()
 
 
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.name == pending.__name__]
+
+
+@pytest.mark.parametrize("is_left_first", [False, True])
+def test_what_ends_it_is_logged_once_and_only_where_nobody_else_tells(
+    is_left_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Repository.files
+    with HubServer({}) as hub:
+        for is_left in (False, True):
+            answers = threading.Event()
+            monkeypatch.setattr(Repository, "files", lambda hub, go_on=answers: go_on.wait(120) and files(hub))
+            pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+            if is_left and is_left_first:
+                pulled.log_failures()
+            answers.set()
+            with pytest.raises(DownloadError, match="no such repository"):
+                pulled.coming.wait()
+            pulled._thread.join(120)
+            if is_left and not is_left_first:
+                pulled.log_failures()
+            pulled.close()
+            assert len(warnings_of(caplog)) == is_left
+    assert warnings_of(caplog)[0].startswith("org/m: no such repository")
+
+
+def test_one_that_has_failed_begins_anew_unless_all_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with HubServer({}) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        for _ in range(2):
+            with pytest.raises(DownloadError, match="no such repository"):
+                pulled.coming.wait()
+            pulled._thread.join(120)
+            assert pulled.coming.has_failed
+            assert pulled.again() is pulled.coming
+        with pytest.raises(DownloadError, match="no such repository"):
+            pulled.coming.wait()
+        assert len(warnings_of(caplog)) <= 2, "the first one's was told by who waited"
+        hub.repos["org/m"] = GGUF
+        coming = pulled.again()
+        assert coming is not None and coming.wait() is not None
+        assert pulled._stream is not None
+        pulled._stream.join()
+        assert not coming.has_failed
+        hub.repos.clear()
+        assert pulled.again() is None
+        pulled.close()
+        with pytest.raises(DownloadError, match="the download was stopped"):
+            pulled.again()
+
+
+def test_one_that_fails_after_the_model_was_opened_begins_anew(tmp_path: Path) -> None:
+    with HubServer({"org/m": GGUF}, cuts=[1000, 50_000, *[0] * 20]) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        assert pulled.coming.wait() is not None and pulled._stream is not None
+        pulled._stream.join()
+        assert pulled.coming.has_failed
+        hub.cuts.clear()
+        coming = pulled.again()
+        assert coming is not None and coming.wait() is not None and pulled._stream is not None
+        pulled._stream.join()
+        assert not coming.has_failed
+        pulled.close()
+    assert is_cached(named("org/m"), environ_of(hub, tmp_path))
+
+
 @pytest.mark.parametrize("indexed", [False, True])
 def test_weights_count_before_small_files_come_and_the_model_is_not_there_before_its_header(
     indexed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -39,6 +39,19 @@ class ComingModel:
         """Whether it can be opened, or never will be."""
         return self._begun.done()
 
+    @property
+    def error(self) -> BaseException | None:
+        """What ended its download before it could be opened."""
+        return self._begun.exception() if self._begun.done() else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its download has ended early, before it could be opened or after."""
+        if not self._begun.done() or self._begun.exception() is not None:
+            return self._begun.done()
+        download = self._begun.result()
+        return download is not None and download.has_failed
+
     def begin(self, download: ModelDownload | None) -> None:
         """Let those go on who wait for it."""
         with contextlib.suppress(InvalidStateError):

@@ -68,6 +68,11 @@ class PartialFile:
         """Whether all of it is there, and right."""
         return self._is_settled
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing of it comes any more, and not all is there."""
+        return self._error is not None and not self._is_settled
+
     def grow(self, num_there: int) -> None:
         """Note that so many bytes are there by now."""
         with self._changed:
@@ -157,6 +162,11 @@ class ModelDownload:
     def is_settled(self) -> bool:
         """Whether all files are there, and right."""
         return all(file.is_settled for file in self.files.values())
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a file does not come."""
+        return any(file.has_failed for file in self.files.values())
 
     def now(self) -> ModelDownload:
         """Return it without its files once all are in their places, whoever brought them; it blocks on the disk."""

@@ -31,7 +31,7 @@ from unicorn_async.server.protocol.errors import ApiError
 if TYPE_CHECKING:
     import argparse
     import socket
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
     from unicorn_async.checkpoint.hub import HubName
@@ -136,8 +136,15 @@ async def serve_models(
         behaviour = _with_room(behaviour, num_connections)
         introduce, leftovers = partial(_introduce, line), Leftovers()
         pulled = None if to_pull is None else _begin_pull(options.model, to_pull)
-        coming = None if pulled is None else pulled.coming
-        library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers, coming=coming)
+        library = ModelLibrary(
+            catalog,
+            config,
+            on_open=introduce,
+            vulkan=vulkan,
+            leftovers=leftovers,
+            coming=None if pulled is None else pulled.coming,
+            again=None if pulled is None else pulled.again,
+        )
         async with leftovers, _host(library, options) as models:
             given = library.given()
             first = models.begin(given) if given is not None else None
@@ -154,7 +161,8 @@ async def serve_models(
 
             serving = serve(models, listener=listener, options=behaviour, on_ready=announce)
             try:
-                await while_showing_loads(models, first, line, serving)
+                on_left = (lambda: None) if pulled is None else pulled.log_failures
+                await while_showing_loads(models, first, line, serving, on_left)
             finally:
                 if pulled is not None:
                     await run_to_end(pulled.close)  # before the model is: its threads may wait for what comes
@@ -184,29 +192,33 @@ def _host(library: ModelLibrary, options: argparse.Namespace) -> ModelHost:
 
 
 async def while_showing_loads(
-    models: ModelHost, first: Change | None, line: ProgressLine, serving: Coroutine[None, None, None]
+    models: ModelHost,
+    first: Change | None,
+    line: ProgressLine,
+    serving: Coroutine[None, None, None],
+    on_left: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve and show the loads beside it.
+    """Serve and show the loads beside it; `on_left` is called if a client leaves the first one for another model.
 
     That the first model can't be opened ends the server, in order. A load that fails does not, unless the server keeps
     its model: then nothing could be loaded any more.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            shown = group.create_task(_show_loads(models, first, line))
+            shown = group.create_task(_show_loads(models, first, line, on_left))
             await serving
             shown.cancel()
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
 
 
-async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLine) -> None:
+async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLine, on_left: Callable[[], None]) -> None:
     shown: ServedModel | None = None
     if first is not None:
         line.update(f"opening  {first.name}")
         downloading = asyncio.create_task(_show_download(models, line))
         try:
-            await _check_opened(models, first)
+            await _check_opened(models, first, on_left)
         finally:
             await end_task(downloading)
     is_start = first is None
@@ -246,12 +258,12 @@ async def _show(model: ServedModel | None, line: ProgressLine) -> None:
             await show_load(model.engine, line)
 
 
-async def _check_opened(models: ModelHost, first: Change) -> None:
+async def _check_opened(models: ModelHost, first: Change, on_left: Callable[[], None]) -> None:
     """Raise why the first model can't be opened; that a client has asked for another one meanwhile is no failure."""
     try:
         await first.opened()
     except ApiError:
-        return
+        on_left()
     except EngineClosedError:
         if not models.is_stopped:
             raise

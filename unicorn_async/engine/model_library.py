@@ -89,7 +89,8 @@ class ModelLibrary:
     the start alone, and its `weights` give way to AUTO where a model's are quantised already. Each load replaces the
     file `load_trace`. `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`.
     What an engine leaves to be freed goes to `leftovers`: the next one does not wait for that. The model given at the
-    start may be `coming`, and is loaded as it comes.
+    start may be `coming`, and is loaded as it comes; where that has failed, a load calls `again`, which returns what
+    comes now, or None where all is there.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class ModelLibrary:
         vulkan: InstanceStart | None = None,
         leftovers: Leftovers | None = None,
         coming: ComingModel | None = None,
+        again: Callable[[], ComingModel | None] | None = None,
     ) -> None:
         self._catalog = catalog
         self._config = config
@@ -108,6 +110,7 @@ class ModelLibrary:
         self._vulkan = vulkan
         self._leftovers = leftovers
         self._coming = coming
+        self._again = again
         adapters = [(lora.path.parent, "") for lora in config.loras]
         if config.draft is not None and Path(config.draft).exists():
             adapters.append((Path(config.draft).parent, ""))
@@ -172,12 +175,13 @@ class ModelLibrary:
             ModelNotFoundError: the catalog has no such model.
             ConfigError, CheckpointError: an option or an adapter can't work, the files can't be used, or the load's
                 trace can't be written.
-            DownloadError: it does not come, or its download has only begun.
+            DownloadError: it does not come, or its download has only begun, or begun anew.
             DeviceError: there is no such device, or the model is too large for it.
         """
         entry, config = self._chosen(choice)
         from unicorn_async.engine.model_check import checked_options  # here, in a thread: a server begins without it
 
+        self._come_again(entry.location)
         download = self._download_of(entry.location)
         config = checked_options(entry.location, config, is_default=choice.weights is None, download=download)
         return PreparedModel(entry.name, entry.location, config)
@@ -234,6 +238,13 @@ class ModelLibrary:
             raise DownloadError(f"{coming.name}: its download has only begun: nothing is known of the model yet")
         download = coming.wait()
         return None if download is None else download.now()
+
+    def _come_again(self, location: str | Path) -> None:
+        """Have the download of the coming model, if it is that, begin anew where it has failed."""
+        coming = self._coming
+        if self._again is None or coming is None or location != coming.name or not coming.has_failed:
+            return
+        self._coming = self._again()
 
     def _reader(self) -> FactsReader:
         from unicorn_async.engine.model_facts import FactsReader  # as above
