@@ -65,12 +65,12 @@ async def test_a_first_load_that_fails_is_told_and_the_server_goes_on(models: Mo
     server, printed, first = Server(), io.StringIO(), models.begin(prepared("a"))
     serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(printed), server.serve()))
     await first.opened()
-    await library.engines[0].fail_load(CheckpointError("/srv/a/model.safetensors: ends too early"))
+    await library.engines[0].fail_load(CheckpointError("a: /srv/a/model.safetensors: ends too early"))
     await until(models, ModelStatus.FAILED)
     await asyncio.sleep(0)
     await models.begin(prepared("b")).done()
     assert not serving.done()
-    assert "failed   a: /srv/a/model.safetensors: ends too early" in printed.getvalue()
+    assert "failed   a: /srv/a/model.safetensors: ends too early" in printed.getvalue()  # its name once
     server.end.set()
     await serving
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from unicorn_async.hub import large_file, pending, received
 from unicorn_async.hub.cached import is_cached
 from unicorn_async.hub.pending import PendingPull
 from unicorn_async.hub.repository import Repository
+from unicorn_async.lora_spec import ADAPTER_CONFIG_FILE, ADAPTER_TENSORS_FILE
 
 from .hub_server import HubServer
 from .test_stream import FILE, GGUF, Listener, alone, environ_of, named, no_thread_left
@@ -230,6 +232,26 @@ def test_weights_count_before_small_files_come_and_the_model_is_not_there_before
         nbytes = sum(map(len, files.values()))
         assert {count.bytes_to_download for count in counts} <= {0, nbytes} and counts[-1].bytes_to_download == nbytes
         assert all(count.bytes_downloaded < count.bytes_to_download for count in counts if count.bytes_to_download)
+
+
+def test_a_large_file_of_an_adapter_counts_once(tmp_path: Path) -> None:
+    files = {ADAPTER_CONFIG_FILE: b"{}", ADAPTER_TENSORS_FILE: WEIGHTS}
+    with HubServer({"org/m": files}) as hub:
+        (part := tmp_path / "models--org--m" / "blobs").mkdir(parents=True)
+        (part / f"{hashlib.sha256(WEIGHTS).hexdigest()}.unicorn.incomplete").write_bytes(WEIGHTS[:1000])
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path))
+        assert pulled.coming.wait() is None
+        pulled.close()
+    assert pulled._arrivals.count() == DownloadCount(len(WEIGHTS) + 2, len(WEIGHTS) + 2)
+
+
+def test_a_cache_that_can_t_be_written_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with HubServer({"org/m": GGUF}) as hub:
+        pulled = PendingPull("org/m", named("org/m"), Listener(), environ_of(hub, tmp_path / "file" / "hub"))
+        with pytest.raises(DownloadError, match=r"^org/m: nothing can be written in .*hub \(Not a directory\)$"):
+            pulled.coming.wait()
+        pulled.close()
 
 
 def test_no_file_that_comes_leaves_a_thread(tmp_path: Path) -> None:

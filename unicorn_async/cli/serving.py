@@ -223,17 +223,18 @@ async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLin
             await end_task(downloading)
     is_start = first is None
     async for state in models.watch():
+        reason = str(state.full_error).removeprefix(f"{state.name}: ")  # which has it from where it is told alone
         if state.status is ModelStatus.FAILED and state.has_served:
             if state.retry_s is None:
-                raise UnicornError(f"the engine of {state.name} has failed too often in a row: {state.full_error}")
-            line.note(f"failed   {state.name}: {state.full_error}; it is opened again in {state.retry_s:g} s")
+                raise UnicornError(f"the engine of {state.name} has failed too often in a row: {reason}")
+            line.note(f"failed   {state.name}: {reason}; it is opened again in {state.retry_s:g} s")
         elif state.status is ModelStatus.FAILED:
             if not models.can_switch:
                 raise UnicornError(
-                    f"{state.name} could not be loaded: {state.full_error}\n"
+                    f"{state.name} could not be loaded: {reason}\n"
                     "the server has no model now and, because of --keep-model, takes no other: start it again"
                 )
-            line.note(f"failed   {state.name}: {state.full_error}")
+            line.note(f"failed   {state.name}: {reason}")
         elif state.status is ModelStatus.EMPTY and not is_start:
             line.note("unloaded")
         is_start = False

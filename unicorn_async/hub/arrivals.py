@@ -21,7 +21,7 @@ class Arrivals:
     def __init__(self) -> None:
         self.is_stopped = threading.Event()
         self._expected_bytes = self._whole_bytes = 0
-        self._partial: list[PartialFile] = []
+        self._partial: dict[str, PartialFile] = {}  # by its digest: a file may be begun again
 
     def expect(self, files: Iterable[RepoFile]) -> None:
         """Take files that are going to be brought."""
@@ -33,13 +33,15 @@ class Arrivals:
 
     def follow(self, content: PartialFile) -> None:
         """Count what comes of a file from now on."""
-        self._partial.append(content)
+        self._partial[content.sha256] = content
 
     def count(self) -> DownloadCount:
         """Return how much has come; nothing before it is known of what."""
         if not self._expected_bytes:
             return DownloadCount()
-        return DownloadCount(self._expected_bytes, self._whole_bytes + sum(one.num_there for one in self._partial))
+        return DownloadCount(
+            self._expected_bytes, self._whole_bytes + sum(one.num_there for one in list(self._partial.values()))
+        )
 
     def stop(self) -> None:
         """Have what is received end with the next bytes that come, and nothing begun any more."""

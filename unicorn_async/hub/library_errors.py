@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.checkpoint.hub import HubName
 
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 _AGAIN = "what has come is kept, pull it again to go on"
 
 
@@ -46,6 +47,8 @@ def _reason(exc: Exception, name: HubName, hub: str, cache: Path) -> str:
         return f"no room is left in {cache}; {_AGAIN} when there is some"
     if isinstance(exc, errors.LocalEntryNotFoundError) or "Connect" in type(exc).__name__:
         return f"{hub} can't be reached ({first_line(exc.__cause__ or exc)}); {_AGAIN}"
+    if isinstance(exc, OSError) and exc.errno in _UNWRITABLE:
+        return f"nothing can be written in {cache} ({exc.strerror})"
     return f"{first_line(exc)}; {_AGAIN}"
 
 

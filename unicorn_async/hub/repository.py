@@ -109,8 +109,9 @@ class Repository:
 
     def check_room(self, files: Sequence[RepoFile]) -> None:
         """Raise ConfigError where there is no room for files; what of them is on its way has its room."""
-        needed = sum(file.nbytes - bytes_there(self._folder, file) for file in files)
-        free = shutil.disk_usage(next(path for path in (self._folder, *self._folder.parents) if path.exists())).free
+        with self.errors():
+            needed = sum(file.nbytes - bytes_there(self._folder, file) for file in files)
+            free = shutil.disk_usage(next(path for path in (self._folder, *self._folder.parents) if path.exists())).free
         if needed > free:
             raise ConfigError(
                 f"{self._name}: {told(needed)} have to be downloaded, {told(free)} are free in {self._cache}"
