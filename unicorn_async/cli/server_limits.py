@@ -34,7 +34,10 @@ _LIMITS = (
     _Limit("max_channels", "streams of one websocket with something to do"),
     _Limit("max_queued", "requests that wait in one of these"),
     _Limit("max_stored", "responses kept for previous_response_id"),
-    _Limit("queue_timeout_s", "in which a request has to get a place beside those that are answered"),
+    _Limit(
+        "queue_timeout_s",
+        "in which a request's model has to be open, and then a place free beside those that are answered",
+    ),
     _Limit("header_timeout_s", "in which the head of a request has to come"),
     _Limit("receive_timeout_s", "in which its body has to come"),
     _Limit("send_timeout_s", "after which a client that takes nothing is cut off"),

@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.keys import Right
+from unicorn_async.server.presence import Presence, present
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.request_context import let_pass
@@ -30,7 +31,7 @@ _API = ("/v1", "/health", "/ready", "/tokenize", "/detokenize", "/apply-template
 
 
 def guarded(access: Access, handler: Handler, right: Right | None = Right.USE) -> Handler:
-    """Return the handler behind the access check, with errors as JSON; who asks is told by `asking`."""
+    """Return the handler behind the access check, with errors as JSON; `asking` is who asks, `present` watches it."""
 
     async def checked(request: Request) -> Response | Reply:
         host = request.client.host if request.client is not None else None
@@ -39,6 +40,7 @@ def guarded(access: Access, handler: Handler, right: Right | None = Right.USE) -
         except ApiError as exc:
             logger.warning("refused %s %s of client %s: %s", request.method, request.url.path[:200], host, exc)
             raise
+        present.set(Presence(request.scope, request.receive))
         return await handler(request)
 
     return told(checked)

@@ -10,6 +10,7 @@ from unicorn_async.server.background_answers import EventsGoneError
 from unicorn_async.server.body import hold_body, leases_of, read_object
 from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import health, is_ready, is_well
+from unicorn_async.server.presence import present
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import error_event
 from unicorn_async.server.protocol.responses_request import parse_responses_request
@@ -79,6 +80,7 @@ class HttpEndpoints:
         return WholeReply(run, close, send_timeout_s=timeout_s, answer=answer, text=text)
 
     async def _create_background(self, wanted: ResponsesRequest, lease: Lease) -> Response | Reply:
+        present.set(None)  # it goes on when its client goes
         answer = await self._service.open_background(wanted, lease)
         if wanted.stream:
             return self._followed(answer, Retrieval())

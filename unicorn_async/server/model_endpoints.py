@@ -11,9 +11,11 @@ from starlette.routing import Route
 from unicorn_async.engine.model_library import ListedModel
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceError, DownloadError, RequestError
 from unicorn_async.server.body import read_object
+from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.guard import guarded, json_response
 from unicorn_async.server.keys import Right
 from unicorn_async.server.model_state import ModelStatus
+from unicorn_async.server.presence import while_present
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.protocol.load_request import (
@@ -95,8 +97,8 @@ class ModelEndpoints:
         """Answer with the state now, or with that at the end of the change."""
         if wait:
             try:
-                await change.done()
-            except RequestError:
+                await while_present(change.done())
+            except (RequestError, ClientGoneError):
                 raise
             except Exception as exc:
                 error = describe_error(exc)

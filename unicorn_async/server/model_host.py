@@ -137,7 +137,7 @@ class ModelHost:
             if name and state.name is not None and name != state.name:
                 message = f"model: {name[:200]!r} is not served here; this server has {state.name!r}"
                 raise ApiError(message, status=404, code="model_not_found", param="model")
-            if state.model is not None and state.status in (ModelStatus.LOADING, ModelStatus.READY):
+            if state.model is not None and state.is_open:
                 return state.model
             await changed.wait()
 

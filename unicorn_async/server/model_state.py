@@ -42,6 +42,11 @@ class ModelState:
     waits_for: str | None = None  # while it is opened and loads: download, files, device, memory, tokenizer or weights
     download: LoadProgress | None = None  # while it waits for that
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are given to the model at once."""
+        return self.model is not None and self.status in (ModelStatus.LOADING, ModelStatus.READY)
+
     def refusal(self) -> ApiError:
         """Return what every request is refused with after a failure."""
         if self.has_served:

@@ -74,7 +74,7 @@ class ServerOptions:
     max_client_input_bytes: int = 128 << 20  # of its requests that wait or are answered
     max_all_input_bytes: int = 1 << 30  # of all clients, likewise
     max_client_background: int = 64  # of the `max_background`
-    queue_timeout_s: float = 600.0  # in which a request has to get a place beside those that are answered
+    queue_timeout_s: float = 600.0  # in which a request's model has to be open, and then a place free beside others
     header_timeout_s: float = (
         15.0  # in which a request's head has to come, from its first byte or the connection's begin
     )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 from unicorn_async.server.connection import HALF_CLOSED, Outlet
 from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.presence import disconnected, half_closed
 from unicorn_async.server.protocol.encoding import encode_object
-from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.errors import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -56,7 +57,7 @@ class Reply(ABC):
         half_closed: asyncio.Event | None = scope.get("state", {}).get(HALF_CLOSED)
         try:
             work = asyncio.create_task(self._respond(outlet))
-            tasks = [work, asyncio.create_task(_disconnected(receive))]
+            tasks = [work, asyncio.create_task(disconnected(receive))]
             if half_closed is not None:
                 tasks.append(asyncio.create_task(self._when_half_closed(half_closed, outlet)))
             try:
@@ -187,8 +188,7 @@ class WholeReply(Reply):
         await half_closed.wait()
 
     async def _end_half_closed(self, outlet: Outlet) -> None:
-        message = "the client closed its side of the connection before the answer was there; keep it open, or stream"
-        await self._refuse(outlet, describe_error(ApiError(message, code="half_closed")))
+        await self._refuse(outlet, describe_error(half_closed("keep it open, or stream")))
 
     async def _refuse(self, outlet: Outlet, error: ErrorInfo) -> None:
         await self._send(outlet, error.status, encode_object({"error": error.to_json()}), error.retry_after)
@@ -211,8 +211,3 @@ async def probe(outlet: Outlet) -> None:
 
 async def _nowhere(text: str) -> None:
     """Take an event that nobody waits for."""
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

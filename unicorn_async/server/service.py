@@ -18,6 +18,7 @@ from unicorn_async.server.generation import QueueWait
 from unicorn_async.server.key_renewal import KeyRenewal
 from unicorn_async.server.ledger import Ledger, input_ledger
 from unicorn_async.server.metrics import Metrics
+from unicorn_async.server.presence import while_present
 from unicorn_async.server.prompts import PLAIN, Prompts
 from unicorn_async.server.protocol.call_items import check_calls
 from unicorn_async.server.protocol.compaction import with_summaries
@@ -277,9 +278,22 @@ class Service:
             raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
 
     async def model(self, name: str | None = None) -> ServedModel:
-        """Return the model to answer a request with; raises as `check_open`, and as the host's `model`."""
+        """Return the model to answer a request with; waits for one on its way, as long as who asks is there.
+
+        Raises:
+            ApiError, EngineClosedError: as `check_open` and the host's `model`; 503, the wait is too long.
+            ClientGoneError: who asks has gone.
+        """
         self.check_open()
-        return await self.models.model(name)
+        if self.models.state.is_open:
+            return await self.models.model(name)
+        limit_s = self.options.queue_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await while_present(self.models.model(name))
+        except TimeoutError:
+            message = f"the request has waited {limit_s:g} s for the model to be opened"
+            raise ApiError(message, status=503, code="queue_timeout") from None
 
     def places(self, number: int) -> list[Lease]:
         """Claim places for so many requests of who asks, all or none; who has claimed one gives it back.
