@@ -166,6 +166,9 @@ async def test_the_server_is_there_before_the_hub_has_answered(hub: HubServer, m
         assert health["load"]["bytes_downloaded"] < health["load"]["bytes_to_download"]
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/v1/models")).json()["data"][0]["id"] == "org/tiny"
+        assert (await client.post("/v1/models/unload", json={"wait": True})).status_code == 200
+        again = await client.post("/v1/models/load", json={"model": "org/tiny"})
+        assert (again.status_code, again.json()["status"]) == (202, "opening"), again.text
         waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
         await status(client, "opening")
         assert not waiting.done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from dataclasses import replace
@@ -101,9 +102,8 @@ def test_of_a_model_whose_download_has_only_begun_nothing_is_known(config: Engin
     catalog = ModelCatalog(CatalogEntry("mine", "org/tiny"), [], {"HF_HOME": str(tmp_path)})
     coming = ComingModel("org/tiny")
     library = ModelLibrary(catalog, config, coming=coming)
-    for ask in (library.prepare, library.placement):
-        with pytest.raises(DownloadError, match=r"org/tiny: its download has only begun"):
-            ask(ModelChoice("mine"))
+    with pytest.raises(DownloadError, match=r"org/tiny: its download has only begun"):
+        library.placement(ModelChoice("mine"))
     assert ListedModel("mine") in library.models(10.0)
     coming.fail(DownloadError("no such repository"))
     assert ListedModel("mine", problem="no such repository") in library.models(10.0)
@@ -134,10 +134,9 @@ def test_a_load_of_a_model_whose_download_has_failed_begins_that_anew(
     coming.fail(DownloadError("no such repository"))
     begun = then[0]
     for _ in range(2):  # the second one finds that it has begun
-        with pytest.raises(DownloadError, match="its download has only begun"):
-            library.prepare(ModelChoice("mine"))
+        assert library.prepare(ModelChoice("mine")).unchecked == ModelChoice("mine")
     begun.fail(DownloadError("no network"))
-    assert library.prepare(ModelChoice("mine")).location == "org/tiny" and not then
+    assert library.prepare(ModelChoice("mine")).unchecked is None and not then
     assert library.prepare(ModelChoice("mine")).location == "org/tiny"
 
 
@@ -162,6 +161,28 @@ def test_adapters_belong_to_the_first_load_of_the_given_model(
     assert (given.config.loras, given.config.draft) == ((lora,), "small")
     chosen = library.prepare(ModelChoice("demo")).config
     assert (chosen.loras, chosen.draft) == ((), None)
+
+
+async def test_a_model_that_is_chosen_before_anything_is_known_of_it_is_checked_when_it_is_opened(
+    model_directory: WriteModel, config: EngineConfig, tmp_path: Path
+) -> None:
+    shutil.copytree(model_directory("llama"), tmp_path / "tiny")
+    catalog = ModelCatalog(CatalogEntry("mine", "org/tiny"), [], {"HF_HOME": str(tmp_path)})
+    coming = ComingModel("org/tiny")
+    library = ModelLibrary(catalog, config, coming=coming)
+    chosen = library.prepare(ModelChoice("mine"))
+    assert chosen == library.given(), "a load that is like the first joins it"
+    with pytest.raises(ModelNotFoundError):
+        library.prepare(ModelChoice("theirs"))
+    with pytest.raises(ConfigError, match="not among those"):
+        library.prepare(ModelChoice("mine", loras=(AdapterChoice("../x"),)))
+    too_long = library.prepare(ModelChoice("mine", max_context=10_000_000))
+    waits: list[str] = []
+    opening = asyncio.create_task(library.open(too_long, waits.append).__aenter__())
+    coming.begin(ModelDownload("org/tiny", tmp_path / "tiny", {}))
+    with pytest.raises(ConfigError, match="max_context"):
+        await opening
+    assert set(waits) <= {"download"}
 
 
 async def test_each_load_replaces_the_trace_of_the_one_before_it(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,11 +49,15 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """A model that was found, and the options to open it with; `config.model_name` is the name."""
+    """A model that was found, and the options to open it with; `config.model_name` is the name.
+
+    `unchecked` is the choice of one that nothing was known of yet: `ModelLibrary.open` checks its files.
+    """
 
     name: str
     location: str | Path
     config: EngineConfig
+    unchecked: ModelChoice | None = field(default=None, compare=False)
 
 
 class OnWait(Protocol):
@@ -145,7 +149,7 @@ class ModelLibrary:
 
         Raises:
             ModelNotFoundError, ConfigError, CheckpointError, DownloadError, DeviceError: as `prepare`; but for a model
-                that is too large, which is told by the plans.
+                that is too large, which is told by the plans. Of one whose download has only begun, DownloadError.
         """
         from unicorn_async.engine.files import ModelFiles  # here, in a thread: a server begins without it
         from unicorn_async.engine.placement import plans_on
@@ -171,29 +175,33 @@ class ModelLibrary:
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         """Find a model and check its files, and that a device would have room if nothing else were on it; blocks.
 
+        Nothing of that is checked of a model whose download has only begun.
+
         Raises:
             ModelNotFoundError: the catalog has no such model.
             ConfigError, CheckpointError: an option or an adapter can't work, the files can't be used, or the load's
                 trace can't be written.
-            DownloadError: it does not come, or its download has only begun, or begun anew.
+            DownloadError: it does not come.
             DeviceError: there is no such device, or the model is too large for it.
         """
         entry, config = self._chosen(choice)
-        from unicorn_async.engine.model_check import checked_options  # here, in a thread: a server begins without it
-
         self._come_again(entry.location)
-        download = self._download_of(entry.location)
-        config = checked_options(entry.location, config, is_default=choice.weights is None, download=download)
-        return PreparedModel(entry.name, entry.location, config)
+        if self._is_unknown(entry):
+            return PreparedModel(entry.name, entry.location, config, choice)
+        return self._checked(choice)
 
     @asynccontextmanager
     async def open(self, model: PreparedModel, on_wait: OnWait) -> AsyncIterator[Engine]:
         """Open an engine for the block's time; `on_wait` and errors are those of `Engine.open`.
 
-        A model that is coming is waited for first, until it can be opened; raises what ends its download.
+        A model that is coming is waited for first, until it can be opened; raises what ends its download, and as
+        `prepare` what is wrong with one that could not be checked before.
         """
         engine_class = await run_to_end(_import_engine)
         await self._begun(model.location, on_wait)
+        choice = model.unchecked
+        if choice is not None:
+            model = await run_to_end(lambda: self._checked(choice))
         download = await run_to_end(lambda: self._download_of(model.location))
         async with engine_class.open(
             model.location,
@@ -239,12 +247,25 @@ class ModelLibrary:
         download = coming.wait()
         return None if download is None else download.now()
 
+    def _checked(self, choice: ModelChoice) -> PreparedModel:
+        """Return a model with its files checked; raises as `prepare`."""
+        from unicorn_async.engine.model_check import checked_options  # here, in a thread: a server begins without it
+
+        entry, config = self._chosen(choice)
+        download = self._download_of(entry.location)
+        config = checked_options(entry.location, config, is_default=choice.weights is None, download=download)
+        return PreparedModel(entry.name, entry.location, config)
+
     def _come_again(self, location: str | Path) -> None:
         """Have the download of the coming model, if it is that, begin anew where it has failed."""
         coming = self._coming
         if self._again is None or coming is None or location != coming.name or not coming.has_failed:
             return
         self._coming = self._again()
+
+    def _is_unknown(self, entry: CatalogEntry) -> bool:
+        """Whether it is the coming model, whose download has only begun."""
+        return self._coming is not None and entry.location == self._coming.name and not self._coming.is_begun
 
     def _reader(self) -> FactsReader:
         from unicorn_async.engine.model_facts import FactsReader  # as above
@@ -253,8 +274,8 @@ class ModelLibrary:
         return self._facts
 
     def _listed(self, entry: CatalogEntry, reader: FactsReader, until: float) -> ListedModel:
-        config, coming = self._named(entry), self._coming
-        if coming is not None and entry.location == coming.name and not coming.is_begun:
+        config = self._named(entry)
+        if self._is_unknown(entry):
             return ListedModel(entry.name)
         try:
             download = self._download_of(entry.location)
