@@ -140,6 +140,24 @@ def test_a_load_of_a_model_whose_download_has_failed_begins_that_anew(
     assert library.prepare(ModelChoice("mine")).location == "org/tiny"
 
 
+async def test_a_load_that_waits_for_a_download_ends_as_that_does(config: EngineConfig, tmp_path: Path) -> None:
+    coming, then = ComingModel("org/tiny"), [ComingModel("org/tiny")]
+    catalog = ModelCatalog(CatalogEntry("mine", "org/tiny"), [], {"HF_HOME": str(tmp_path)})
+    library = ModelLibrary(catalog, config, coming=coming, again=lambda: then.pop(0))
+    model, waited = library.prepare(ModelChoice("mine")), asyncio.Event()
+
+    async def opened() -> None:
+        async with library.open(model, lambda *_: waited.set()):
+            raise AssertionError("there is no such model")
+
+    opening = asyncio.create_task(opened())
+    await waited.wait()
+    coming.fail(DownloadError("no such repository"))
+    with pytest.raises(DownloadError, match="no such repository"):
+        await opening
+    assert then  # which the next load has begin
+
+
 def test_a_model_that_the_npu_can_not_attend_for_is_refused(
     catalog: ModelCatalog, config: EngineConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
