@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unicorn_async.server.connection import HALF_CLOSED
 from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from starlette.types import Receive, Scope
 
@@ -37,12 +37,7 @@ class Presence:
         if self._half_closed is not None:
             tasks.append(asyncio.create_task(self._half_closed.wait()))
         try:
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
+            await first_done(tasks)
             if not waiting.cancelled():
                 return waiting.result()
             if self._half_closed is not None and self._half_closed.is_set():
@@ -59,6 +54,16 @@ async def while_present(work: Coroutine[object, object, T]) -> T:
     """Return what comes of work, as `Presence.during` does where somebody has to be there for it."""
     presence = present.get()
     return await (work if presence is None else presence.during(work))
+
+
+async def first_done(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Return when one of the tasks has ended, and the others that are cancelled then; a cancellation ends them, too."""
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def disconnected(receive: Receive) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from unicorn_async.server.connection import HALF_CLOSED, Outlet
 from unicorn_async.server.generation import ClientGoneError
-from unicorn_async.server.presence import disconnected, half_closed
+from unicorn_async.server.presence import disconnected, first_done, half_closed
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import describe_error
 
@@ -61,11 +61,8 @@ class Reply(ABC):
             if half_closed is not None:
                 tasks.append(asyncio.create_task(self._when_half_closed(half_closed, outlet)))
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await first_done(tasks)
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
                 for watcher in tasks[1:]:
                     watcher.cancelled() or watcher.exception()  # that the client is gone: then the work has ended, too
             if not work.cancelled():
